@@ -1,0 +1,1 @@
+"""Writers of finished evaluations: one artifact a file, values in, files out."""

@@ -1,0 +1,58 @@
+"""All artifacts of one evaluation, in the order in which they may be believed: the blessing last.
+
+Runs on the host.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from assay import __version__
+from assay.artifacts import blessing, html, tfma
+from assay.gate import Verdict
+from assay.report import Report, to_json
+from assay.spec import Request
+
+
+def clear(request: Request) -> None:
+    """Removes what an earlier run left in the output folders, so that a failed run shows nothing."""
+    stale = [
+        *(os.path.join(request.blessing, name) for name in blessing.FILES if request.blessing),
+        *(os.path.join(request.report, name) for name in ("report.json", "report.html") if request.report),
+    ]
+    if request.evaluation:
+        for pattern in ("metrics*", "plots*", "attributions*", "validations*", "eval_config.json"):
+            stale.extend(tf.io.gfile.glob(os.path.join(request.evaluation, pattern)))
+    for path in stale:
+        if tf.io.gfile.exists(path):
+            tf.io.gfile.remove(path)
+
+
+def write(
+    request: Request, report: Report, verdict: Verdict, eval_config: Any, locations: Mapping[str, str]
+) -> None:
+    """Writes ModelEvaluation, report.html, report.json and the blessing; folders "" are left out.
+
+    What was written before a failure is removed again.
+    """
+    try:
+        if request.evaluation:
+            tfma.write(request.evaluation, report, verdict, eval_config, locations, __version__)
+        if request.report:
+            tf.io.gfile.makedirs(request.report)
+            _text(os.path.join(request.report, "report.html"), html.render(report, verdict))
+            _text(os.path.join(request.report, "report.json"), to_json(report, verdict))
+        if request.blessing:
+            blessing.write(request.blessing, verdict.blessed)
+    except BaseException:
+        clear(request)
+        raise
+
+
+def _text(path: str, text: str) -> None:
+    with tf.io.gfile.GFile(path, "w") as handle:
+        handle.write(text)

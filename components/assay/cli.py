@@ -1,0 +1,143 @@
+"""The command line: arguments to a request, the outcome to an exit code.
+
+0 evaluated, whatever the verdict; 3 not blessed, with --fail-on-not-blessed; 2 the request is
+wrong; 1 the run failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Sequence
+
+from assay.spec import (
+    FIRST_MODEL,
+    SLICE_FEATURES,
+    STALE_BASELINE,
+    STRATEGIES,
+    DataError,
+    Execution,
+    Policy,
+    Request,
+    RequestError,
+)
+
+OK, RUN_FAILED, REQUEST_WRONG, NOT_BLESSED = 0, 1, 2, 3
+
+
+def parser() -> argparse.ArgumentParser:
+    """Returns the parser of the whole command line."""
+    root = argparse.ArgumentParser(
+        prog="assay", description="Evaluates a trained model and says whether it may be promoted."
+    )
+    commands = root.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("evaluate", help="evaluate a model and write its artifacts")
+    run.add_argument("--request", help=argparse.SUPPRESS)  # a Request as JSON, instead of the rest
+    run.add_argument("--examples", nargs="+", metavar="URI", help="artifact folder, folder, file or glob")
+    run.add_argument("--model", metavar="URI", help="Model artifact, SavedModel folder or .keras file")
+    run.add_argument("--eval-config", metavar="FILE|JSON", help="tfma.EvalConfig as JSON")
+    run.add_argument("--output", metavar="DIR", help="where the artifacts go")
+    run.add_argument("--split", nargs="+", default=["eval"], metavar="NAME", help="default: eval")
+    run.add_argument("--baseline", default="", metavar="URI", help="the model to compare with")
+    run.add_argument("--transform-graph", default="", metavar="URI", help="Transform's output")
+    run.add_argument("--schema", default="", metavar="URI", help="schema.pbtxt or its folder")
+    run.add_argument("--strategy", choices=STRATEGIES, default="auto")
+    run.add_argument("--logical-devices", type=int, default=0, metavar="N", help="split the CPU into N devices")
+    run.add_argument(
+        "--batch-size", type=int, default=Execution.batch_size, metavar="N", help="rows per replica and step"
+    )
+    run.add_argument("--first-model", choices=FIRST_MODEL, default=Policy.first_model)
+    run.add_argument("--stale-baseline", choices=STALE_BASELINE, default=Policy.stale_baseline)
+    run.add_argument("--slice-features", choices=SLICE_FEATURES, default=Policy.slice_features)
+    run.add_argument("--fail-on-not-blessed", action="store_true", help="exit 3 unless blessed")
+    show = commands.add_parser("show", help="show a finished evaluation as tables")
+    show.add_argument("folder", metavar="DIR")
+    show.add_argument("--compare", metavar="DIR", help="another evaluation to hold against it")
+    return root
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit code; errors are one line on stderr."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(name)s: %(message)s")
+    logging.getLogger("assay").setLevel(logging.INFO)
+    arguments = parser().parse_args(argv)
+    try:
+        return _show(arguments) if arguments.command == "show" else _evaluate(arguments)
+    except RequestError as error:
+        return _fail(error, REQUEST_WRONG)
+    except DataError as error:
+        return _fail(error, RUN_FAILED)
+    except Exception as error:  # noqa: BLE001 - the last stop: one line for people, the trace for us
+        logging.getLogger("assay").debug("the run failed", exc_info=True)
+        if os.environ.get("ASSAY_TRACEBACK"):
+            raise
+        return _fail(error, RUN_FAILED)
+
+
+def _fail(error: Exception, code: int) -> int:
+    text = " ".join(str(error).split()) or type(error).__name__
+    print(f"assay: error: {text}", file=sys.stderr, flush=True)
+    return code
+
+
+def _evaluate(arguments: argparse.Namespace) -> int:
+    from assay.evaluate import run
+
+    request = _request(arguments)
+    outcome = run(request, progress=True)
+    verdict = outcome.verdict
+    log = logging.getLogger("assay")
+    log.info(
+        "%s rows, %s slices, %s rows/s on %s replica(s)",
+        f"{outcome.report.rows:,}",
+        len(outcome.report.slices),
+        f"{outcome.report.execution['rows_per_second']:,.0f}",
+        outcome.report.execution["replicas"],
+    )
+    for note in verdict.notes:
+        log.info("note: %s", note)
+    for reason in verdict.reasons:
+        log.info("not blessed: %s", reason)
+    print(f"{'BLESSED' if verdict.blessed else 'NOT_BLESSED'} {request.report}", flush=True)
+    return NOT_BLESSED if arguments.fail_on_not_blessed and not verdict.blessed else OK
+
+
+def _request(arguments: argparse.Namespace) -> Request:
+    if arguments.request:
+        return Request.from_json(_read(arguments.request, "--request"))
+    for name in ("examples", "model", "eval_config", "output"):
+        if not getattr(arguments, name):
+            raise RequestError(f"--{name.replace('_', '-')} is missing")
+    from assay.api import request
+
+    text = arguments.eval_config
+    return request(
+        examples=arguments.examples,
+        model=arguments.model,
+        eval_config=text if text.lstrip().startswith("{") else _read(text, "--eval-config"),
+        output=arguments.output,
+        splits=arguments.split,
+        baseline=arguments.baseline,
+        transform_graph=arguments.transform_graph,
+        schema=arguments.schema,
+        execution=Execution(arguments.strategy, arguments.logical_devices, arguments.batch_size),
+        policy=Policy(arguments.first_model, arguments.stale_baseline, arguments.slice_features),
+    )
+
+
+def _read(path: str, flag: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as handle:
+            return handle.read()
+    except OSError as error:
+        raise RequestError(f"{flag}: {path} cannot be read: {error.strerror}") from error
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    from assay.show import show
+
+    show(arguments.folder, arguments.compare)
+    return OK

@@ -1,0 +1,177 @@
+"""Where the examples lie: URIs to files, how they are compressed, and what the records hold.
+
+Runs on the host, before the tf.data pipeline is built; reads a few records, not the data.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import tensorflow as tf
+from google.protobuf import text_format
+from google.protobuf.message import DecodeError
+from tensorflow_metadata.proto.v0 import schema_pb2
+
+from assay.spec import DataError, RequestError, unknown
+
+PEEKED = 1000
+GZIP_MAGIC = b"\x1f\x8b"
+
+
+@dataclass(frozen=True)
+class File:
+    """One TFRecord file; `compression` is "" or "GZIP", found from its first bytes."""
+
+    uri: str
+    compression: str
+    size: int
+
+
+@dataclass(frozen=True)
+class FeatureType:
+    """A feature's dtype (string, int64 or float32) and, where every row has it, its shape."""
+
+    dtype: tf.DType
+    shape: tuple[int, ...] | None = None
+
+
+def locate(uris: Sequence[str], splits: Sequence[str]) -> tuple[File, ...]:
+    """Returns the files of the examples, sorted by URI.
+
+    A URI is an artifact folder with `Split-NAME/` inside, a folder of TFRecord files, a file, or a
+    glob; splits matter for the first kind only.
+
+    Raises:
+      RequestError: nothing is there, or a split is not.
+    """
+    found: list[str] = []
+    for uri in uris:
+        found.extend(_files(uri, splits))
+    return tuple(_file(path) for path in sorted(set(found)))
+
+
+def _files(uri: str, splits: Sequence[str]) -> Iterable[str]:
+    if any(c in uri for c in "*?["):
+        paths = [p for p in tf.io.gfile.glob(uri) if not tf.io.gfile.isdir(p)]
+        if not paths:
+            raise RequestError(f"examples: no file matches {uri}")
+        return paths
+    if not tf.io.gfile.exists(uri):
+        raise RequestError(f"examples: {uri} does not exist")
+    if not tf.io.gfile.isdir(uri):
+        return [uri]
+    present = sorted(
+        name.rstrip("/")[len("Split-") :] for name in tf.io.gfile.listdir(uri) if name.startswith("Split-")
+    )
+    if not present:
+        return _folder(uri, uri)
+    paths = []
+    for split in splits:
+        if split not in present:
+            raise unknown("split", split, present, place=f"examples {uri}")
+        paths.extend(_folder(os.path.join(uri, f"Split-{split}"), f"{uri}, split {split!r}"))
+    return paths
+
+
+def _folder(path: str, name: str) -> list[str]:
+    entries = [e for e in tf.io.gfile.listdir(path) if not e.startswith((".", "_"))]
+    paths = [os.path.join(path, e) for e in entries]
+    files = [p for p in paths if not tf.io.gfile.isdir(p)]
+    if not files:
+        raise RequestError(f"examples: {name} holds no files")
+    return files
+
+
+def _file(path: str) -> File:
+    with tf.io.gfile.GFile(path, "rb") as handle:
+        head = handle.read(2)
+    return File(path, "GZIP" if head == GZIP_MAGIC else "", tf.io.gfile.stat(path).length)
+
+
+@dataclass(frozen=True)
+class Records:
+    """What the records hold, from the schema and the first of them.
+
+    types: every feature known; seen: those met in the first records; `mean_bytes`: their mean size.
+    """
+
+    types: Mapping[str, FeatureType]
+    seen: Mapping[str, tf.DType]
+    mean_bytes: float
+
+
+def peek(files: Sequence[File], schema: Mapping[str, FeatureType]) -> Records:
+    """Returns what the records hold; a type that the records show wins over the schema's.
+
+    Raises:
+      DataError: there is no record at all, or the first ones cannot be read.
+    """
+    seen: dict[str, tf.DType] = {}
+    sizes: list[int] = []
+    for file in files:
+        records = tf.data.TFRecordDataset(file.uri, file.compression or None).take(PEEKED - len(sizes))
+        try:
+            for number, record in enumerate(records.as_numpy_iterator()):
+                sizes.append(len(record))
+                for name, dtype in _kinds(record, file.uri, number).items():
+                    seen.setdefault(name, dtype)
+        except tf.errors.OpError as error:
+            raise unreadable(file, error) from error
+        if len(sizes) >= PEEKED:
+            break
+    if not sizes:
+        where = ", ".join(f.uri for f in files[:3]) + (" …" if len(files) > 3 else "")
+        raise DataError(f"no examples: {len(files)} file(s) and not one record in {where}")
+    types = dict(schema)
+    for name, dtype in seen.items():
+        if name not in types or types[name].dtype != dtype:
+            types[name] = FeatureType(dtype)
+    return Records(types, seen, sum(sizes) / len(sizes))
+
+
+def unreadable(file: File, error: Exception) -> DataError:
+    """Returns the error for a file that is no intact TFRecord."""
+    how = "gzip" if file.compression else "no"
+    reason = str(getattr(error, "message", error)).split("\n")[0]
+    return DataError(f"{file.uri} cannot be read as a TFRecord file ({how} compression): {reason}")
+
+
+def _kinds(record: bytes, uri: str, number: int) -> dict[str, tf.DType]:
+    try:
+        example = tf.train.Example.FromString(record)
+    except DecodeError as error:
+        raise DataError(f"{uri}: record {number} is not a tf.Example") from error
+    dtypes = {"bytes_list": tf.string, "int64_list": tf.int64, "float_list": tf.float32}
+    kinds = {}
+    for name, feature in example.features.feature.items():
+        kind = feature.WhichOneof("kind")
+        if kind and getattr(feature, kind).value:
+            kinds[name] = dtypes[kind]
+    return kinds
+
+
+def read_schema(uri: str) -> dict[str, FeatureType]:
+    """Returns the feature types in a schema: a schema.pbtxt, or the folder of a Schema artifact.
+
+    Raises:
+      RequestError: there is none, or it is not a tensorflow.metadata.v0.Schema.
+    """
+    path = uri
+    if tf.io.gfile.exists(uri) and tf.io.gfile.isdir(uri):
+        path = os.path.join(uri, "schema.pbtxt")
+    if not tf.io.gfile.exists(path):
+        raise RequestError(f"schema: {path} does not exist; name a schema.pbtxt or its folder")
+    with tf.io.gfile.GFile(path, "r") as handle:
+        try:
+            schema = text_format.Parse(handle.read(), schema_pb2.Schema())
+        except text_format.ParseError as error:
+            raise RequestError(f"schema: {path} is not a schema in text form: {error}") from error
+    dtypes = {schema_pb2.BYTES: tf.string, schema_pb2.INT: tf.int64, schema_pb2.FLOAT: tf.float32}
+    types = {}
+    for feature in schema.feature:
+        if feature.type in dtypes:
+            sizes = tuple(d.size for d in feature.shape.dim) if feature.HasField("shape") else None
+            types[feature.name] = FeatureType(dtypes[feature.type], sizes)
+    return types

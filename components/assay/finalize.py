@@ -1,0 +1,151 @@
+"""Sums to values: each metric's formula on each slice, differences, cross slices.
+
+Runs on the host, once, after the last merge: the only place where anything is divided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from assay.metrics import Metric, Totals
+from assay.spec import OVERALL, CrossSlicingSpec, MetricKey, SliceKey
+from assay.state import State, totals
+from assay.values import CalibrationBuckets, ConfusionMatrices, CrossSliceValues, SliceValues, Undefined
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A metric of one model: its key, its formula, and where its sums lie.
+
+    leaf: the index of its leaf in the layout, or None for rows and weight alone; weight: the
+    column of the examples leaf that holds its weight (0: every row weighs 1); invalid: the column
+    that counts rows without finite statistics.
+    """
+
+    key: MetricKey
+    metric: Metric
+    leaf: int | None
+    weight: int
+    invalid: int | None
+
+
+def slice_values(
+    state: State, bound: Sequence[Bound], baseline_name: str, weight_column: int
+) -> list[SliceValues]:
+    """Returns the values of every slice, overall first, then by key.
+
+    weight_column: the column of the examples leaf that holds the candidate's weight (0 for none).
+    """
+    return [
+        _one(state, key, bound, baseline_name, weight_column)
+        for key in sorted(state.slices, key=lambda k: (k != OVERALL, len(k), [_order(p) for p in k]))
+    ]
+
+
+def _order(part: tuple[str, bytes | int | float]) -> tuple[str, str, float, bytes]:
+    feature, value = part
+    if isinstance(value, bytes):
+        return feature, "bytes", 0.0, value
+    return feature, "number", float(value), b""
+
+
+def _one(
+    state: State, key: SliceKey, bound: Sequence[Bound], baseline_name: str, weight_column: int
+) -> SliceValues:
+    arrays = state.slices[key]
+    examples = totals(state.layout[0], arrays[0])[0]
+    rows = int(examples[0])
+    sums: dict[int, np.ndarray] = {}
+    values: dict[MetricKey, float | Undefined] = {}
+    plots: dict[MetricKey, ConfusionMatrices | CalibrationBuckets] = {}
+    for item in bound:
+        if item.leaf is not None and item.leaf not in sums:
+            sums[item.leaf] = totals(state.layout[item.leaf], arrays[item.leaf])
+        found = np.zeros([0, 0]) if item.leaf is None else sums[item.leaf]
+        invalid = 0 if item.invalid is None else int(examples[item.invalid])
+        if invalid:
+            value: object = Undefined(_invalid_reason(state, invalid, rows))
+        else:
+            value = item.metric.formula(Totals(rows, float(examples[item.weight]), found))
+        if isinstance(value, (ConfusionMatrices, CalibrationBuckets)):
+            plots[item.key] = value
+        elif isinstance(value, Undefined):
+            values[item.key] = value
+        else:
+            values[item.key] = float(value)  # type: ignore[arg-type]
+    return SliceValues(key, rows, float(examples[weight_column]), with_diffs(values, baseline_name), plots)
+
+
+def _invalid_reason(state: State, invalid: int, rows: int) -> str:
+    text = f"{invalid} of {rows} rows have a prediction that is no finite number"
+    first = state.first.get("PREDICTION_NAN")
+    return f"{text}; the first of all is {first[0]}, record {first[1]}" if first else text
+
+
+def with_diffs(
+    values: Mapping[MetricKey, float | Undefined], baseline_name: str
+) -> dict[MetricKey, float | Undefined]:
+    """Returns the values with candidate minus baseline for each that both models have."""
+    result = dict(values)
+    if not baseline_name:
+        return result
+    for key, candidate in values.items():
+        baseline = values.get(key.of(baseline_name))
+        if key.model_name == baseline_name or baseline is None:
+            continue
+        if isinstance(candidate, Undefined):
+            result[key.diff()] = candidate
+        elif isinstance(baseline, Undefined):
+            result[key.diff()] = Undefined(f"baseline: {baseline.reason}")
+        else:
+            result[key.diff()] = candidate - baseline
+    return result
+
+
+def cross_values(
+    slices: Sequence[SliceValues], specs: Sequence[CrossSlicingSpec]
+) -> dict[CrossSlicingSpec, list[CrossSliceValues]]:
+    """Returns, for each spec, the values on a baseline slice minus those on a comparison slice."""
+    return {spec: _cross(slices, spec) for spec in specs}
+
+
+def _cross(slices: Sequence[SliceValues], spec: CrossSlicingSpec) -> list[CrossSliceValues]:
+    pairs = []
+    for left in slices:
+        if not spec.baseline_spec.matches(left.key):
+            continue
+        for right in slices:
+            wanted = not spec.slicing_specs or any(s.matches(right.key) for s in spec.slicing_specs)
+            if wanted and right.key != left.key:
+                pairs.append(CrossSliceValues(left.key, right.key, _minus(left.values, right.values)))
+    return pairs
+
+
+def _minus(
+    left: Mapping[MetricKey, float | Undefined], right: Mapping[MetricKey, float | Undefined]
+) -> dict[MetricKey, float | Undefined]:
+    result: dict[MetricKey, float | Undefined] = {}
+    for key, value in left.items():
+        other = right.get(key)
+        if other is None:
+            continue
+        if isinstance(value, Undefined):
+            result[key] = Undefined(f"baseline slice: {value.reason}")
+        elif isinstance(other, Undefined):
+            result[key] = Undefined(f"comparison slice: {other.reason}")
+        else:
+            result[key] = value - other
+    return result
+
+
+def hide_small(
+    slices: Sequence[SliceValues], minimum: int
+) -> tuple[list[SliceValues], list[tuple[SliceKey, int]]]:
+    """Returns the slices with at least `minimum` rows, and the key and rows of the others."""
+    kept = [s for s in slices if s.rows >= minimum]
+    return kept, [(s.key, s.rows) for s in slices if s.rows < minimum]
+
+

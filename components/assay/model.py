@@ -1,0 +1,155 @@
+"""A path to a model that predicts: SavedModel signatures and .keras files.
+
+`load` runs on the host, under the strategy's scope, so that every replica has the variables;
+`Model.predict` runs in replica context, in graph.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from assay.spec import ModelSpec, RequestError, unknown
+
+DEFAULT_SIGNATURES = ("serving_default", "serve", "predict")
+
+
+@dataclass(frozen=True)
+class Model:
+    """A loaded model.
+
+    inputs: input name to TensorSpec, the batch first. serialized: the input that takes serialized
+    examples, or "". call: inputs by name to the predictions [B, ...]. `loaded` is kept because the
+    variables live as long as it does.
+    """
+
+    spec: ModelSpec
+    uri: str
+    signature: str
+    inputs: Mapping[str, tf.TensorSpec]
+    serialized: str
+    call: Callable[[Mapping[str, tf.Tensor]], tf.Tensor]
+    loaded: Any
+
+    def predict(self, features: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        """Returns the predictions [B, ...]; inputs are cast and reshaped to what the model asks."""
+        return self.call({name: _fit(features[name], spec) for name, spec in self.inputs.items()})
+
+
+def _fit(value: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
+    if value.dtype != spec.dtype:
+        value = tf.cast(value, spec.dtype)
+    if spec.shape.rank is not None and value.shape.rank != spec.shape.rank:
+        rows = value.shape[0] if value.shape[0] is not None else tf.shape(value)[0]
+        value = tf.reshape(value, [rows, *(-1 if d is None else d for d in spec.shape[1:])])
+    return value
+
+
+def resolve(uri: str) -> str:
+    """Returns the folder or file that holds the model: `Format-Serving` inside an artifact folder.
+
+    Raises:
+      RequestError: no model is there.
+    """
+    for path in (os.path.join(uri, "Format-Serving"), uri):
+        if uri.endswith(".keras") and tf.io.gfile.exists(uri):
+            return uri
+        if tf.io.gfile.exists(os.path.join(path, "saved_model.pb")):
+            return path
+    raise RequestError(
+        f"model: {uri} holds no model; a Model artifact (Format-Serving inside), a SavedModel folder "
+        "(saved_model.pb inside) or a .keras file is needed"
+    )
+
+
+def load(uri: str, spec: ModelSpec) -> Model:
+    """Returns the model at a URI, with the signature and output that the spec names.
+
+    Raises:
+      RequestError: no model there, no such signature, no such output.
+    """
+    path = resolve(uri)
+    return _load_keras(path, spec) if path.endswith(".keras") else _load_saved(path, spec)
+
+
+def _load_saved(path: str, spec: ModelSpec) -> Model:
+    loaded = tf.saved_model.load(path)
+    names = list(loaded.signatures)
+    place = f"model {path}"
+    if spec.signature_name:
+        if spec.signature_name not in names:
+            raise unknown("signature", spec.signature_name, names, place=place)
+        name = spec.signature_name
+    else:
+        usual = [n for n in DEFAULT_SIGNATURES if n in names]
+        if not usual and len(names) != 1:
+            raise RequestError(f"{place}: set signature_name to one of: {', '.join(names) or 'none there'}")
+        name = usual[0] if usual else names[0]
+    signature = loaded.signatures[name]
+    inputs = dict(signature.structured_input_signature[1])
+    select = _output(spec, list(signature.structured_outputs), f"{place}, signature {name!r}")
+    return Model(
+        spec, path, name, inputs, _serialized(inputs), lambda f: signature(**f)[select], (loaded, signature)
+    )
+
+
+def _output(spec: ModelSpec, names: list[str], place: str) -> str:
+    if spec.prediction_key:
+        if spec.prediction_key not in names:
+            raise unknown("prediction_key", spec.prediction_key, names, place=place)
+        return spec.prediction_key
+    if len(names) != 1:
+        raise RequestError(f"{place}: several outputs; set prediction_key to one of: {', '.join(sorted(names))}")
+    return names[0]
+
+
+def _serialized(inputs: Mapping[str, tf.TensorSpec]) -> str:
+    """The one input that is a vector of strings named like serialized examples, if that is all."""
+    if len(inputs) == 1:
+        (name, spec), *_ = inputs.items()
+        if spec.dtype == tf.string and spec.shape.rank in (None, 1):
+            return name
+    return ""
+
+
+def _load_keras(path: str, spec: ModelSpec) -> Model:
+    import keras
+
+    if spec.signature_name:
+        raise RequestError(f"model {path}: a .keras file has no signatures; leave signature_name empty")
+    loaded = keras.models.load_model(path, compile=False)
+    return from_keras(loaded, spec, path)
+
+
+def from_keras(loaded: Any, spec: ModelSpec, uri: str) -> Model:
+    """Returns a Keras model as a Model; it is called with training=False.
+
+    Raises:
+      RequestError: prediction_key names no output, or is needed and missing.
+    """
+    tensors = loaded.inputs
+    names = [tensor.name.split(":")[0] for tensor in tensors]
+    # A dict of inputs keeps its own keys; Keras lists their tensors in the keys' order.
+    structure = getattr(loaded, "_inputs_struct", None)
+    if isinstance(structure, Mapping):
+        names = list(structure)
+        tensors = [structure[name] for name in names]
+    inputs = {n: tf.TensorSpec(t.shape, t.dtype, n) for n, t in zip(names, tensors, strict=True)}
+    as_mapping = isinstance(structure, Mapping)
+    outputs = list(loaded.output_names)
+    if isinstance(getattr(loaded, "_outputs_struct", None), Mapping):
+        outputs = list(loaded._outputs_struct)
+    select = _output(spec, outputs, f"model {uri}")
+
+    def call(features: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        given = dict(features) if as_mapping else [features[n] for n in names]
+        result = loaded(given if as_mapping or len(names) > 1 else given[0], training=False)
+        if isinstance(result, Mapping):
+            return result[select]
+        return result[outputs.index(select)] if isinstance(result, (list, tuple)) else result
+
+    return Model(spec, uri, "call(training=False)", inputs, "", call, loaded)

@@ -1,0 +1,61 @@
+"""Progress of the loop on a terminal: rows, rows a second, share of the input, time left.
+
+Silent where standard error is no terminal. Runs on the host.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from types import TracebackType
+
+from assay.examples import File
+
+
+class Progress:
+    """A context whose value is called with (rows, seconds) after each call of the loop."""
+
+    def __init__(self, files: Sequence[File], mean_bytes: float, *, on: bool) -> None:
+        self._bar = None
+        if on and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress as Bar, TextColumn, TimeRemainingColumn
+
+            self._bar = Bar(
+                TextColumn("{task.completed:,.0f} rows"),
+                TextColumn("{task.fields[speed]:,.0f} rows/s"),
+                BarColumn(),
+                TextColumn("{task.percentage:.0f} % of {task.fields[files]} file(s)"),
+                TimeRemainingColumn(),
+                console=Console(stderr=True),
+                transient=True,
+            )
+            # Rows are guessed from sizes, so the share is one of bytes; 16 is TFRecord's framing.
+            guess = sum(_unpacked(f) for f in files) / (mean_bytes + 16)
+            self._task = self._bar.add_task("", total=max(guess, 1), speed=0.0, files=len(files))
+
+    def __enter__(self) -> Progress:
+        if self._bar:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar:
+            self._bar.stop()
+
+    def __call__(self, rows: int, seconds: float) -> None:
+        if self._bar:
+            self._bar.update(self._task, completed=rows, speed=rows / seconds if seconds else 0.0)
+
+
+def _unpacked(file: File) -> float:
+    """The bytes of a file when unpacked; gzip keeps them, modulo 2**32, in its last four bytes."""
+    if file.compression != "GZIP":
+        return float(file.size)
+    import tensorflow as tf
+
+    with tf.io.gfile.GFile(file.uri, "rb") as handle:
+        handle.seek(max(file.size - 4, 0))
+        return float(max(int.from_bytes(handle.read(4), "little"), file.size))

@@ -1,0 +1,5 @@
+"""Assay as a component of TFX pipelines."""
+
+from assay.tfx.component import DistributedEvaluator
+
+__all__ = ["DistributedEvaluator"]

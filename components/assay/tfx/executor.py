@@ -1,0 +1,160 @@
+"""Translates TFX artifacts into one request, and the verdict into the blessing's properties.
+
+Runs wherever TFX runs the node; the evaluation itself runs in a child process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tfx import types
+from tfx.components.evaluator import constants
+from tfx.components.evaluator import executor as stock
+from tfx.components.util import examples_utils
+from tfx.dsl.io import fileio
+from tfx.types import artifact_utils
+
+from assay.spec import Execution, Policy, Request, RequestError, options
+from assay.tfx import child
+
+MESSAGE_LENGTH = 1000  # the whole list is in report.json
+Artifacts = Mapping[str, Sequence[types.Artifact]]
+
+
+class Executor(stock.Executor):
+    """Evaluates in a child process.
+
+    A subclass of the stock executor because TFX's Kubeflow v2 entry writes the model's resource
+    name into a blessing for such classes alone.
+    """
+
+    def __init__(self, context: Any = None) -> None:
+        """Takes TFX's executor context; its Beam options are not used."""
+        if context is not None:
+            # Given any, the base class packs all of TFX for Beam's workers.
+            context.beam_pipeline_args = []
+        super().__init__(context)
+
+    def Do(
+        self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: Mapping[str, Any]
+    ) -> None:
+        """Writes the output artifacts and sets the blessing's properties.
+
+        Raises:
+          RequestError: the request is wrong.
+          RuntimeError: the run failed. In either case the output folders are left empty.
+        """
+        try:
+            request = translate(input_dict, output_dict, exec_properties)
+            child.evaluate(request)
+            properties = blessing_properties(input_dict, exec_properties, verdict(request))
+        except BaseException:
+            for artifacts in output_dict.values():
+                for artifact in artifacts:
+                    _empty(artifact.uri)
+            raise
+        blessing = artifact_utils.get_single_instance(list(output_dict["blessing"]))
+        for name, value in properties.items():
+            if isinstance(value, int):
+                blessing.set_int_custom_property(name, value)
+            else:
+                blessing.set_string_custom_property(name, value)
+
+
+def translate(inputs: Artifacts, outputs: Artifacts, exec_properties: Mapping[str, Any]) -> Request:
+    """Returns the request that the artifacts and execution properties stand for.
+
+    Raises:
+      RequestError: an input is missing, is there twice, or is of a format that is not supported.
+    """
+    for artifact in inputs.get("examples", ()):
+        _check_format(artifact)
+    return Request(
+        examples=tuple(artifact.uri for artifact in inputs.get("examples", ())),
+        model=_uri(inputs, "model"),
+        baseline=_uri(inputs, "baseline_model"),
+        schema=_uri(inputs, "schema"),
+        transform_graph=_uri(inputs, "transform_graph"),
+        eval_config=exec_properties.get("eval_config") or "",
+        splits=_splits(exec_properties.get("example_splits")),
+        execution=options(Execution, json.loads(exec_properties.get("execution") or "{}")),
+        policy=options(Policy, json.loads(exec_properties.get("policy") or "{}")),
+        evaluation=_uri(outputs, "evaluation"),
+        blessing=_uri(outputs, "blessing"),
+        report=_uri(outputs, "report"),
+    )
+
+
+def verdict(request: Request) -> Mapping[str, Any]:
+    """Returns the verdict in report.json, once the blessing folder says the same.
+
+    Raises:
+      RuntimeError: the blessing folder holds no verdict, both, or the other one.
+    """
+    with fileio.open(os.path.join(request.report, "report.json"), "r") as file:
+        found = json.load(file)["verdict"]
+    names = (constants.BLESSED_FILE_NAME, constants.NOT_BLESSED_FILE_NAME)
+    markers = [n for n in names if fileio.exists(os.path.join(request.blessing, n))]
+    if markers != [names[0] if found["blessed"] else names[1]]:
+        raise RuntimeError(
+            f"{request.blessing} holds {' and '.join(markers) or 'no verdict'}, but report.json "
+            f"says {'blessed' if found['blessed'] else 'not blessed'}"
+        )
+    return found
+
+
+def blessing_properties(
+    inputs: Artifacts, exec_properties: Mapping[str, Any], found: Mapping[str, Any]
+) -> dict[str, int | str]:
+    """Returns the custom properties that Pusher and the resolvers read, and the reasons."""
+    model = inputs["model"][0]
+    properties: dict[str, int | str] = {
+        constants.ARTIFACT_PROPERTY_BLESSED_KEY: int(found["blessed"]),
+        constants.ARTIFACT_PROPERTY_CURRENT_MODEL_URI_KEY: model.uri,
+        constants.ARTIFACT_PROPERTY_CURRENT_MODEL_ID_KEY: model.id,
+    }
+    if found["reasons"]:
+        message = "; ".join(found["reasons"])
+        properties[constants.ARTIFACT_PROPERTY_BLESSING_MESSAGE_KEY] = message[:MESSAGE_LENGTH]
+    for baseline in inputs.get("baseline_model", ()):
+        properties[constants.ARTIFACT_PROPERTY_BASELINE_MODEL_URI_KEY] = baseline.uri
+        properties[constants.ARTIFACT_PROPERTY_BASELINE_MODEL_ID_KEY] = baseline.id
+    if "current_component_id" in exec_properties:
+        properties["component_id"] = exec_properties["current_component_id"]
+    return properties
+
+
+def _uri(artifacts: Artifacts, name: str) -> str:
+    found = artifacts.get(name) or ()
+    if len(found) > 1:
+        raise RequestError(f"{name} has {len(found)} artifacts; at most one is evaluated")
+    return found[0].uri if found else ""
+
+
+def _splits(text: str | None) -> tuple[str, ...]:
+    try:
+        names = json.loads(text or "null") or ["eval"]
+    except json.JSONDecodeError:
+        names = None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise RequestError(f'example_splits is {text!r}; JSON text is needed, such as ["eval"]')
+    return tuple(names)
+
+
+def _check_format(examples: types.Artifact) -> None:
+    payload = examples_utils.get_payload_format_string(examples)
+    file = examples_utils.get_file_format(examples)
+    if payload != "FORMAT_TF_EXAMPLE" or file != "tfrecords_gzip":
+        raise RequestError(
+            f"examples {examples.uri}: {payload} in {file} is not supported; "
+            "FORMAT_TF_EXAMPLE in tfrecords_gzip is"
+        )
+
+
+def _empty(uri: str) -> None:
+    if fileio.exists(uri):
+        fileio.rmtree(uri)
+        fileio.makedirs(uri)
