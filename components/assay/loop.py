@@ -26,6 +26,8 @@ Progress = Callable[[int, float], None]
 def set_up(execution: Execution) -> None:
     """Splits the CPU and turns memory growth on, before TensorFlow starts its devices.
 
+    A CPU that is split into enough devices already is left as it is.
+
     Raises:
       RequestError: TensorFlow has started them already, so the CPU cannot be split any more.
     """
@@ -34,7 +36,7 @@ def set_up(execution: Execution) -> None:
             tf.config.experimental.set_memory_growth(gpu, True)
         if execution.logical_devices:
             cpu = tf.config.list_physical_devices("CPU")[0]
-            if len(tf.config.get_logical_device_configuration(cpu) or ()) != execution.logical_devices:
+            if len(tf.config.get_logical_device_configuration(cpu) or ()) < execution.logical_devices:
                 parts = [tf.config.LogicalDeviceConfiguration()] * execution.logical_devices
                 tf.config.set_logical_device_configuration(cpu, parts)
     except RuntimeError as error:

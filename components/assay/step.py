@@ -202,7 +202,7 @@ class Accumulator:
         return tuple(arrays)
 
 
-def _grow(variable: tf.Variable, slots: tf.Tensor, bins: int) -> tf.Operation:
+def _grow(variable: tf.Variable, slots: tf.Tensor, bins: int) -> tf.Tensor:
     """Makes room for `slots` slots of `bins` rows, doubling so that growth is rare."""
     have = tf.shape(variable, tf.int64)[0]
     need = slots * bins
@@ -213,7 +213,7 @@ def _grow(variable: tf.Variable, slots: tf.Tensor, bins: int) -> tf.Operation:
         with tf.control_dependencies([variable.assign(grown)]):
             return tf.constant(0)
 
-    return tf.cond(need > have, widen, lambda: tf.constant(0)).op
+    return tf.cond(need > have, widen, lambda: tf.constant(0))
 
 
 def _first_rows(variable: tf.Variable, rows: int) -> tf.Tensor:

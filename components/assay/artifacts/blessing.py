@@ -80,7 +80,7 @@ def message(reasons: Sequence[str]) -> str:
     Whole reasons, as many as fit, and how many more there are; only a first reason that does not
     fit by itself is cut.
     """
-    for kept in range(len(reasons), 0, -1):
+    for kept in range(min(len(reasons), MESSAGE_BYTES), 0, -1):
         more = f"; and {len(reasons) - kept} more" if kept < len(reasons) else ""
         text = "; ".join(reasons[:kept]) + more
         if len(text.encode()) <= MESSAGE_BYTES:

@@ -223,8 +223,10 @@ def validation_result(verdict: Verdict) -> Message:
     for (is_cross, key), failures in by_slice.items():
         place = {"cross_slice_key": _cross_key(*key)} if is_cross else {"slice_key": slice_key(key)}
         # Several specs may match one slice; the same threshold is then told once.
-        told = {(f.key, f.is_change, f.bound): f for f in reversed(failures)}
-        result.metric_validations_per_slice.add(**place, failures=[_failure(f) for f in reversed(told.values())])
+        told: dict[Any, Finding] = {}
+        for f in failures:
+            told.setdefault((f.key, f.threshold.change if f.is_change else f.threshold.value), f)
+        result.metric_validations_per_slice.add(**place, failures=[_failure(f) for f in told.values()])
     for spec in unique(missing):
         if isinstance(spec, CrossSlicingSpec):
             result.missing_cross_slices.append(_cross_spec(spec))

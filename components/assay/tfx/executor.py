@@ -11,16 +11,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfx import types
-from tfx.components.evaluator import constants
 from tfx.components.evaluator import executor as stock
 from tfx.components.util import examples_utils
 from tfx.dsl.io import fileio
 from tfx.types import artifact_utils
 
+from assay.artifacts import blessing
 from assay.spec import Execution, Policy, Request, RequestError, options
 from assay.tfx import child
 
-MESSAGE_LENGTH = 1000  # the whole list is in report.json
 Artifacts = Mapping[str, Sequence[types.Artifact]]
 
 
@@ -50,18 +49,29 @@ class Executor(stock.Executor):
         try:
             request = translate(input_dict, output_dict, exec_properties)
             child.evaluate(request)
-            properties = blessing_properties(input_dict, exec_properties, verdict(request))
+            found = verdict(request)
         except BaseException:
             for artifacts in output_dict.values():
                 for artifact in artifacts:
                     _empty(artifact.uri)
             raise
-        blessing = artifact_utils.get_single_instance(list(output_dict["blessing"]))
+        model = artifact_utils.get_single_instance(list(input_dict["model"]))
+        baseline = next(iter(input_dict.get("baseline_model") or ()), None)
+        properties = blessing.properties(
+            found["blessed"],
+            found["reasons"],
+            current_model=model.uri,
+            current_model_id=model.id,
+            baseline_model=baseline.uri if baseline else "",
+            baseline_model_id=baseline.id if baseline else None,
+            component_id=exec_properties.get("current_component_id", ""),
+        )
+        written = artifact_utils.get_single_instance(list(output_dict["blessing"]))
         for name, value in properties.items():
             if isinstance(value, int):
-                blessing.set_int_custom_property(name, value)
+                written.set_int_custom_property(name, value)
             else:
-                blessing.set_string_custom_property(name, value)
+                written.set_string_custom_property(name, value)
 
 
 def translate(inputs: Artifacts, outputs: Artifacts, exec_properties: Mapping[str, Any]) -> Request:
@@ -96,35 +106,13 @@ def verdict(request: Request) -> Mapping[str, Any]:
     """
     with fileio.open(os.path.join(request.report, "report.json"), "r") as file:
         found = json.load(file)["verdict"]
-    names = (constants.BLESSED_FILE_NAME, constants.NOT_BLESSED_FILE_NAME)
-    markers = [n for n in names if fileio.exists(os.path.join(request.blessing, n))]
-    if markers != [names[0] if found["blessed"] else names[1]]:
+    markers = [n for n in blessing.FILES if fileio.exists(os.path.join(request.blessing, n))]
+    if markers != [blessing.BLESSED_FILE if found["blessed"] else blessing.NOT_BLESSED_FILE]:
         raise RuntimeError(
             f"{request.blessing} holds {' and '.join(markers) or 'no verdict'}, but report.json "
             f"says {'blessed' if found['blessed'] else 'not blessed'}"
         )
     return found
-
-
-def blessing_properties(
-    inputs: Artifacts, exec_properties: Mapping[str, Any], found: Mapping[str, Any]
-) -> dict[str, int | str]:
-    """Returns the custom properties that Pusher and the resolvers read, and the reasons."""
-    model = inputs["model"][0]
-    properties: dict[str, int | str] = {
-        constants.ARTIFACT_PROPERTY_BLESSED_KEY: int(found["blessed"]),
-        constants.ARTIFACT_PROPERTY_CURRENT_MODEL_URI_KEY: model.uri,
-        constants.ARTIFACT_PROPERTY_CURRENT_MODEL_ID_KEY: model.id,
-    }
-    if found["reasons"]:
-        message = "; ".join(found["reasons"])
-        properties[constants.ARTIFACT_PROPERTY_BLESSING_MESSAGE_KEY] = message[:MESSAGE_LENGTH]
-    for baseline in inputs.get("baseline_model", ()):
-        properties[constants.ARTIFACT_PROPERTY_BASELINE_MODEL_URI_KEY] = baseline.uri
-        properties[constants.ARTIFACT_PROPERTY_BASELINE_MODEL_ID_KEY] = baseline.id
-    if "current_component_id" in exec_properties:
-        properties["component_id"] = exec_properties["current_component_id"]
-    return properties
 
 
 def _uri(artifacts: Artifacts, name: str) -> str:

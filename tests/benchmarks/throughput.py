@@ -1,0 +1,121 @@
+"""Rows a second of the evaluation loop against the bare read + parse + forward loop, in one run.
+
+`python tests/benchmarks/throughput.py [--rows N] [--rounds N] [--replicas N]`. The two take turns;
+the ratio is taken pair by pair. Rates are of the warm loop: from the end of the first call on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import tensorflow as tf
+import workload
+
+from assay import examples, inputs, loop, model
+from assay.eval_config import read, to_spec
+from assay.evaluate import ask
+from assay.spec import Execution, Policy
+from assay.step import layout
+
+STEPS = 32
+
+
+def bare(files: list[str], folder: str, batch: int) -> float:
+    """Rows a second of reading, parsing and the forward pass, and nothing else."""
+    loaded = tf.saved_model.load(folder)  # kept: its variables live as long as it does
+    predict = loaded.signatures["serving_default"]
+    dataset = (
+        tf.data.Dataset.from_tensor_slices(files)
+        .interleave(
+            lambda path: tf.data.TFRecordDataset(path, "GZIP"),
+            num_parallel_calls=tf.data.AUTOTUNE,
+            deterministic=False,
+        )
+        .batch(batch)
+        .prefetch(2)
+    )
+
+    @tf.function
+    def call(iterator: tf.data.Iterator) -> tuple[tf.Tensor, tf.Tensor]:
+        rows, more = tf.constant(0, tf.int64), tf.constant(True)
+        for _ in tf.range(STEPS):
+            serialized = iterator.get_next_as_optional()
+            if serialized.has_value():
+                scores = predict(examples=serialized.get_value())["scores"]
+                rows += tf.size(scores, tf.int64)
+            else:
+                more = tf.constant(False)
+        return rows, more
+
+    iterator = iter(dataset)
+    call(iterator)
+    start, total, more = time.perf_counter(), 0, True
+    while more:
+        rows, more = call(iterator)
+        total += int(rows)
+    return total / (time.perf_counter() - start)
+
+
+def assay(files: list[str], folder: str, batch: int, replicas: int) -> float:
+    """Rows a second of the evaluation loop, with every metric and slice of the workload."""
+    execution = Execution("mirrored" if replicas > 1 else "one_device", replicas if replicas > 1 else 0, batch, STEPS)
+    spec = to_spec(read(workload.EVAL_CONFIG), has_baseline=False)
+    question = ask(spec, spec.models)
+    found = examples.locate(files, ("eval",))
+    records = examples.peek(found, {})
+    strategy = loop.strategy(execution)
+    with strategy.scope():
+        models = [model.load(folder, spec.models[0])]
+    plan = inputs.plan(records, None, models, spec.slices, Policy())
+    pipeline = inputs.pipeline(found, plan, spec.slices, batch_size=batch, replicas=replicas)
+    marks: list[tuple[int, float]] = []
+    loop.run(
+        pipeline,
+        models,
+        plan.feeds,
+        question.sums,
+        question.weighted,
+        layout(question.sums, question.weighted),
+        strategy,
+        execution,
+        lambda rows, seconds: marks.append((rows, seconds)),
+    )
+    (first_rows, first), (rows, seconds) = marks[0], marks[-1]
+    return (rows - first_rows) / (seconds - first)
+
+
+def main() -> None:
+    """Prints the two rates and their ratio for each round, and the medians."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=400_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--batch", type=int, default=1024)
+    parser.add_argument("--replicas", type=int, default=1)
+    parser.add_argument("--root", default=os.path.join(tempfile.gettempdir(), "assay-benchmark"))
+    arguments = parser.parse_args()
+    if arguments.replicas > 1:
+        loop.set_up(Execution("mirrored", arguments.replicas))
+    folder, saved = workload.prepare(Path(arguments.root), arguments.rows)
+    files = sorted(str(p) for p in folder.iterdir())
+    ratios = []
+    for number in range(arguments.rounds):
+        peer = bare(files, str(saved), arguments.batch)
+        ours = assay(files, str(saved), arguments.batch, arguments.replicas)
+        ratios.append(ours / peer)
+        print(
+            f"round {number + 1}: read + parse + forward {peer:,.0f} rows/s, "
+            f"assay with 29 slices {ours:,.0f} rows/s, ratio {ratios[-1]:.2f}",
+            flush=True,
+        )
+    print(f"median ratio {statistics.median(ratios):.2f} (asked: at least 0.70)")
+
+
+if __name__ == "__main__":
+    main()
