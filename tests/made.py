@@ -27,7 +27,9 @@ def example(row: Mapping[str, Any]) -> bytes:
             feature[name] = tf.train.Feature(float_list=tf.train.FloatList(value=values))
         else:
             feature[name] = tf.train.Feature(int64_list=tf.train.Int64List(value=values))
-    return tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString()
+    return tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString(
+        deterministic=True
+    )
 
 
 def write(path: Path, rows: Sequence[Mapping[str, Any]], compression: str = "GZIP") -> Path:

@@ -29,7 +29,10 @@ THEIRS = """
 
 def run(code: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=300
+        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -42,7 +45,8 @@ def test_loads_no_tensorflow_beam_or_tfma() -> None:
     import sys
     config = config_pb2.EvalConfig(metrics_specs=[{"metrics": [{"class_name": "AUC"}]}])
     assert config_pb2.EvalConfig.FromString(config.SerializeToString()) == config
-    result = validation_result_pb2.ValidationResult(missing_slices=[config_pb2.SlicingSpec(feature_keys=["a"])])
+    spec = config_pb2.SlicingSpec(feature_keys=["a"])
+    result = validation_result_pb2.ValidationResult(missing_slices=[spec])
     assert result.missing_slices[0].feature_keys == ["a"]
     heavy = ("tensorflow", "apache_beam", "tensorflow_model_analysis", "numpy")
     print(sorted(m for m in sys.modules if m.split(".")[0] in heavy))
@@ -63,7 +67,8 @@ def test_without_tfma_says_what_to_install() -> None:
         """
     import importlib.util
     find = importlib.util.find_spec
-    importlib.util.find_spec = lambda name, *a: None if name == "tensorflow_model_analysis" else find(name, *a)
+    tfma = "tensorflow_model_analysis"
+    importlib.util.find_spec = lambda name, *a: None if name == tfma else find(name, *a)
     from assay.spec import RequestError
     try:
         import assay.protos

@@ -19,15 +19,26 @@ from assay.values import SliceValues, Undefined
 AUC, PRECISION = MetricKey("auc", "candidate"), MetricKey("precision", "candidate")
 
 
-def folder(path: Path, auc: float = 0.65, fingerprint: str = "aa", slices: int = 1, **verdict) -> str:
+def folder(
+    path: Path, auc: float = 0.65, fingerprint: str = "aa", slices: int = 1, **verdict
+) -> str:
     found = []
     for number in range(slices):
         key = () if number == 0 else (("pay", f"[red]{number}".encode()),)
-        values = with_diffs({AUC: auc, AUC.of("baseline"): 0.7, PRECISION: Undefined("nothing positive")}, "baseline")
+        values = with_diffs(
+            {AUC: auc, AUC.of("baseline"): 0.7, PRECISION: Undefined("nothing positive")},
+            "baseline",
+        )
         found.append(SliceValues(key, 1234, 1234.0, values, {}))
     checks = [gate.Check(AUC, Threshold(ValueThreshold(0.66)))] if not verdict.get("bare") else []
     judged = gate.judge(gate.Evidence(found, baseline_name="baseline"), checks, Policy())
-    report = Report(found, rows=1234, fingerprint=fingerprint, models={"candidate": {"uri": "/m/6"}}, baseline_name="baseline")
+    report = Report(
+        found,
+        rows=1234,
+        fingerprint=fingerprint,
+        models={"candidate": {"uri": "/m/6"}},
+        baseline_name="baseline",
+    )
     path.mkdir(exist_ok=True)
     (path / "report.json").write_text(to_json(report, judged))
     return str(path)
@@ -35,7 +46,10 @@ def folder(path: Path, auc: float = 0.65, fingerprint: str = "aa", slices: int =
 
 def shown(*arguments, terminal: bool = False, width: int = 400) -> list[str]:
     out = io.StringIO()
-    show(*arguments, console=Console(file=out, width=width, force_terminal=terminal, color_system=None))
+    show(
+        *arguments,
+        console=Console(file=out, width=width, force_terminal=terminal, color_system=None),
+    )
     return [" ".join(line.split()) for line in out.getvalue().splitlines()]
 
 
@@ -70,7 +84,9 @@ def test_compare(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_slice_values_are_no_markup_and_many_slices_are_counted(tmp_path: Path, terminal: bool) -> None:
+def test_slice_values_are_no_markup_and_many_slices_are_counted(
+    tmp_path: Path, terminal: bool
+) -> None:
     lines = shown(folder(tmp_path, slices=70), terminal=terminal, width=100)
     assert any("pay=[red]3" in line for line in lines)
     assert "and 20 more slices, in report.json" in lines
@@ -83,7 +99,9 @@ def test_a_terminal_of_80_columns_cuts_no_number(tmp_path: Path) -> None:
 
 def test_a_pipe_gets_plain_lines(tmp_path: Path) -> None:
     code = f"from assay.show import show; show({folder(tmp_path, slices=3)!r})"
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
     assert "\x1b" not in out and "─" not in out
     assert "pay=[red]2 1,234 auc" in " ".join(out.split())
 
@@ -95,7 +113,12 @@ def test_no_report_names_the_path(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("{", "not JSON"), ("[]", "schema None"), (json.dumps({"schema": "assay.report/9"}), "assay.report/9"), ("\x80", "")],
+    [
+        ("{", "not JSON"),
+        ("[]", "schema None"),
+        (json.dumps({"schema": "assay.report/9"}), "assay.report/9"),
+        ("\x80", ""),
+    ],
 )
 def test_another_file_is_refused(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "report.json").write_bytes(text.encode("latin-1"))

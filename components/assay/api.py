@@ -11,7 +11,7 @@ from google.protobuf import json_format
 from assay.spec import Execution, Policy, Request
 
 if TYPE_CHECKING:
-    from assay.evaluate import Outcome
+    from assay.evaluation import Outcome
 
 
 def request(
@@ -60,6 +60,6 @@ def evaluate(**arguments: Any) -> Outcome:
       RequestError: the request is wrong.
       DataError: the data cannot be evaluated.
     """
-    from assay.evaluate import run
+    from assay.evaluation import run
 
     return run(request(**arguments))

@@ -84,7 +84,7 @@ def _fail(error: Exception, code: int) -> int:
 
 
 def _evaluate(arguments: argparse.Namespace) -> int:
-    from assay.evaluate import run
+    from assay.evaluation import run
 
     request = _request(arguments)
     outcome = run(request, progress=True)

@@ -1,8 +1,9 @@
-"""TFMA's generated messages, without TFMA: config_pb2, metrics_for_slice_pb2, validation_result_pb2.
+"""TFMA's generated messages, without TFMA.
 
-Importing them the ordinary way runs TFMA's own `__init__`, which loads TensorFlow, Beam and every
-TFMA metric. Their files need none of it, so they are executed here under an empty parent package.
-An `import tensorflow_model_analysis` before or after works in full, and shares these modules.
+Importing `config_pb2`, `metrics_for_slice_pb2` and `validation_result_pb2` the ordinary way runs
+TFMA's own `__init__`, which loads TensorFlow, Beam and every TFMA metric. Their files need none of
+it, so they are executed here under an empty parent package. An `import tensorflow_model_analysis`
+before or after works in full, and shares these modules.
 
 Runs on the host, in a few hundredths of a second, and loads protobuf alone.
 
@@ -41,7 +42,7 @@ class _Executed:
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         module = self.modules.get(name)
-        return module and ModuleSpec(name, self, origin=module.__file__)  # type: ignore[arg-type]
+        return None if module is None else ModuleSpec(name, self, origin=module.__file__)  # type: ignore[arg-type]
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         return self.modules[spec.name]
@@ -51,7 +52,7 @@ class _Executed:
 
 
 def _load() -> list[ModuleType]:
-    """Returns the modules of NAMES: TFMA's own where it is imported, else from their files alone."""
+    """Returns the modules of NAMES: TFMA's own where it is imported, else their files alone."""
     names = [f"{PACKAGE}.proto.{name}" for name in NAMES]
     if PACKAGE in sys.modules:
         return [importlib.import_module(name) for name in names]

@@ -58,7 +58,9 @@ def load(folder: str) -> Record:
     try:
         record = json.loads(_read(path))
     except OSError as error:
-        raise RequestError(f"{path} cannot be read: {error.strerror or error}; name a finished --output folder") from error
+        raise RequestError(
+            f"{path} cannot be read: {error.strerror or error}; name a finished --output folder"
+        ) from error
     except ValueError as error:
         raise RequestError(f"{path} is not JSON: {error}") from error
     schema = record.get("schema") if isinstance(record, dict) else None
@@ -86,7 +88,9 @@ def _line(console: Console, line: str, style: str = "") -> None:
 
 def _verdict(record: Record, console: Console) -> None:
     verdict, examples = record["verdict"], record["examples"]
-    _line(console, *(("BLESSED", "bold green") if verdict["blessed"] else ("NOT BLESSED", "bold red")))
+    _line(
+        console, *(("BLESSED", "bold green") if verdict["blessed"] else ("NOT BLESSED", "bold red"))
+    )
     failed = sum(not f["ok"] for f in verdict["findings"])
     _line(
         console,
@@ -113,10 +117,14 @@ def _failed(findings: list[Record], console: Console) -> None:
     failed = [f for f in findings if not f["ok"]]
     if not failed:
         return
-    table = _table(console, "Failed checks", "metric", "slice", "observed", "asked", "baseline", "reason")
+    table = _table(
+        console, "Failed checks", "metric", "slice", "observed", "asked", "baseline", "reason"
+    )
     for f in failed[:FINDINGS]:
         observed = "undefined" if f["observed"] is None else number(f["observed"])
-        _row(table, f["metric"], f["place"], observed, f["bound"], number(f["baseline"]), f["reason"])
+        _row(
+            table, f["metric"], f["place"], observed, f["bound"], number(f["baseline"]), f["reason"]
+        )
     console.print(table)
     if len(failed) > FINDINGS:
         _line(console, f"and {count(len(failed) - FINDINGS, 'more failed check')}, in report.json")
@@ -125,11 +133,22 @@ def _failed(findings: list[Record], console: Console) -> None:
 def _metrics(record: Record, other: Record | None, console: Console) -> None:
     slices = record["slices"]
     values = [m for s in slices for m in s["metrics"].values()]
-    roles = [r for r in ("candidate", "baseline", "diff") if r == "candidate" or any(r in m for m in values)]
-    names = [("change" if r == "diff" else r) for r in roles] + (["other", "difference"] if other else [])
+    roles = [
+        r
+        for r in ("candidate", "baseline", "diff")
+        if r == "candidate" or any(r in m for m in values)
+    ]
+    names = [("change" if r == "diff" else r) for r in roles] + (
+        ["other", "difference"] if other else []
+    )
     # In a terminal's few columns a slice is a line of its own; in a pipe every line stands alone.
     narrow = console.is_terminal
-    table = _table(console, "Metrics by slice", *(("metric",) if narrow else ("slice", "rows", "metric")), *names)
+    table = _table(
+        console,
+        "Metrics by slice",
+        *(("metric",) if narrow else ("slice", "rows", "metric")),
+        *names,
+    )
     others = {_place(s["key"]): s["metrics"] for s in other["slices"]} if other else {}
     for found in slices[:SLICES]:
         place = _place(found["key"])
@@ -145,7 +164,11 @@ def _metrics(record: Record, other: Record | None, console: Console) -> None:
                     number(theirs.get("candidate")),
                     change(mine["candidate"] - theirs["candidate"]) if both else "",
                 ]
-            _row(table, *((f"  {metric}",) if narrow else (place, f"{found['rows']:,}", metric)), *cells)
+            _row(
+                table,
+                *((f"  {metric}",) if narrow else (place, f"{found['rows']:,}", metric)),
+                *cells,
+            )
         if narrow:
             table.add_section()
     console.print(table)

@@ -47,38 +47,58 @@ def page(slices, checks=(), **kwargs) -> str:
 
 
 CHECKS = (
-    gate.Check(AUC, Threshold(ValueThreshold(0.7), ChangeThreshold(Direction.HIGHER_IS_BETTER, -0.01))),
+    gate.Check(
+        AUC, Threshold(ValueThreshold(0.7), ChangeThreshold(Direction.HIGHER_IS_BETTER, -0.01))
+    ),
     gate.Check(PRECISION, Threshold(ValueThreshold(0.1))),
 )
 
 
 class Page(HTMLParser):
-    """Collects what is in a page: tags, attributes, text by cell, and whether tags nest."""
+    """Collects what is in a page: tags with their attributes, text, and table rows."""
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)
         self.tags: list[tuple[str, dict]] = []
         self.rows: list[list[str]] = []
         self.text: list[str] = []
+        self.in_table = False
         self.feed(text)
 
     def handle_starttag(self, tag, attrs):
         self.tags.append((tag, dict(attrs)))
+        self.in_table |= tag == "table"
         if tag == "tr":
             self.rows.append([])
         if tag in ("td", "th"):
             self.rows[-1].append("")
 
+    def handle_endtag(self, tag):
+        self.in_table &= tag != "table"
+
     def handle_data(self, data):
         self.text.append(data)
-        if self.rows and self.rows[-1] and data.strip():
+        if self.in_table and data.strip() and self.rows and self.rows[-1]:
             self.rows[-1][-1] += data.strip()
 
 
 def test_verdict_checks_and_values_are_there() -> None:
-    found = Page(page([slice_of((), 100, 0.65, 0.7), slice_of((("pay", b"Cash"),), 40, 0.8, 0.75)], CHECKS))
-    assert ["failed", "auc", "Overall", "0.65000", ">= 0.7", "0.70000", "", "below the bound"] in found.rows
-    change = next(r for r in found.rows if r[:3] == ["failed", "auc", "Overall"] and "change" in r[4])
+    found = Page(
+        page([slice_of((), 100, 0.65, 0.7), slice_of((("pay", b"Cash"),), 40, 0.8, 0.75)], CHECKS)
+    )
+    assert [
+        "failed",
+        "auc",
+        "Overall",
+        "0.65000",
+        ">= 0.7",
+        "0.70000",
+        "",
+        "below the bound",
+    ] in found.rows
+    change = next(
+        r for r in found.rows if r[:3] == ["failed", "auc", "Overall"] and "change" in r[4]
+    )
     assert change[3:7] == ["0.65000", "change >= -0.01", "0.70000", "-0.05000"]
     assert any(r[:3] == ["ok", "auc", "pay=Cash"] for r in found.rows)
     assert ["pay=Cash", "40", "0.80000", "0.75000", "+0.05000", "0.50000"] in found.rows
@@ -99,7 +119,9 @@ def test_no_thresholds() -> None:
 
 
 def test_undefined_values_give_their_reason() -> None:
-    found = Page(page([slice_of((), 9, 0.9, 0.8, Undefined("no example is predicted positive"))], CHECKS))
+    found = Page(
+        page([slice_of((), 9, 0.9, 0.8, Undefined("no example is predicted positive"))], CHECKS)
+    )
     assert ["Overall", "9", "0.90000", "0.80000", "+0.10000", "undefined"] in found.rows
     assert ["precision", "no example is predicted positive", "Overall"] in found.rows
 
@@ -118,7 +140,9 @@ def test_nothing_from_the_data_becomes_markup() -> None:
     )
     assert "<script" not in text
     assert text.count("&lt;script&gt;") >= 10
-    assert not [t for t, _ in Page(text).tags if t in ("script", "img", "iframe", "object", "embed", "link")]
+    assert not [
+        t for t, _ in Page(text).tags if t in ("script", "img", "iframe", "object", "embed", "link")
+    ]
 
 
 def test_the_page_stands_alone() -> None:
@@ -155,7 +179,7 @@ def test_size_is_bounded_and_what_is_left_out_is_said(slices: int) -> None:
     rows = Page(text).rows
     assert any(r and r[0] == "Overall" for r in rows)
     if slices == 1_000:
-        assert sum(1 for r in rows if r and r[0].startswith("a company") or r and "company=" in r[0]) == 1_000
+        assert sum(r[0].startswith("company=a company") for r in rows if r) == 1_000
     else:
         assert re.search(r"[\d,]+ of 20,001 slices", text)
         assert re.search(r"The first 500 of [\d,]+ failed checks", text)

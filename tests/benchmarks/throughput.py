@@ -20,7 +20,7 @@ import workload
 
 from assay import examples, inputs, loop, model
 from assay.eval_config import read, to_spec
-from assay.evaluate import ask
+from assay.evaluation import ask
 from assay.spec import Execution, Policy
 from assay.step import layout
 

@@ -137,11 +137,11 @@ def test_a_nan_prediction_makes_the_metric_undefined_not_wrong(name):
 
 
 def test_confusion_plot_by_hand():
-    metric = sums.metric("ConfusionMatrixPlot", num_thresholds=3)
+    metric = sums.metric("ConfusionMatrixPlot", num_thresholds=2)
     plot = sums.value(metric, sums.state(metric, np.array([1.0, 0, 1, 0]), np.array([0.9, 0.8, 0.2, 0.1])))
-    assert plot.thresholds.tolist() == [-1e-7, 0.5, 1 + 1e-7]
-    assert plot.tp.tolist() == [2, 1, 0] and plot.fp.tolist() == [2, 1, 0]
-    assert plot.fn.tolist() == [0, 1, 2] and plot.tn.tolist() == [0, 1, 2]
+    assert plot.thresholds.tolist() == [-1e-6, 0.0, 0.5, 1.0]
+    assert plot.tp.tolist() == [2, 2, 1, 0] and plot.fp.tolist() == [2, 2, 1, 0]
+    assert plot.fn.tolist() == [0, 0, 1, 2] and plot.tn.tolist() == [0, 0, 1, 2]
 
 
 def test_calibration_plot_by_hand():

@@ -57,7 +57,9 @@ def render(report: Report, verdict: Verdict) -> str:
         passed_count=len(passed),
         columns=columns,
         weighted=any(s.weight != s.rows for s in report.slices),
-        slices=[(slice_text(s.key), s, _cells(s.values, columns, report.baseline_name)) for s in shown],
+        slices=[
+            (slice_text(s.key), s, _cells(s.values, columns, report.baseline_name)) for s in shown
+        ],
         cross_slices=[
             (
                 slice_text(c.baseline_key),
@@ -95,14 +97,15 @@ def _role(key: MetricKey, baseline_name: str) -> str:
 
 def _columns(report: Report) -> list[Column]:
     roles: dict[str, set[str]] = {}
-    for found in (*report.slices, *report.cross_slices):
-        for key in found.values:
-            roles.setdefault(key.label, set()).add(_role(key, report.baseline_name))
+    keys = [key for s in report.slices for key in s.values]
+    keys += [key for c in report.cross_slices for key in c.values]
+    for key in keys:
+        roles.setdefault(key.label, set()).add(_role(key, report.baseline_name))
     return [Column(label, tuple(r for r in ROLES if r in there)) for label, there in roles.items()]
 
 
 def _cells(values: Any, columns: Sequence[Column], baseline_name: str) -> list[str | None]:
-    """A text for each role of each column; None where the value is undefined, "" where there is none."""
+    """A text for each role of each column; None where it is undefined, "" where it is not there."""
     found = {(key.label, _role(key, baseline_name)): value for key, value in values.items()}
     cells: list[str | None] = []
     for column in columns:
@@ -139,7 +142,7 @@ def _check(finding: Finding) -> dict[str, Any]:
 
 
 def _undefined(report: Report) -> list[tuple[str, str, str]]:
-    """Metric, reason and where, for each reason; differences repeat their model's and are left out."""
+    """Metric, reason and where, by reason; a difference repeats its models' and is left out."""
     places: dict[tuple[str, str], list[SliceKey]] = {}
     for found in report.slices:
         for key, value in found.values.items():

@@ -71,16 +71,22 @@ def metrics_records(report: Report) -> Iterator[Message]:
         record = metrics_for_slice_pb2.MetricsForSlice(**place)
         for key, value in sorted(values.items(), key=lambda item: _order(item[0])):
             number = float("nan") if isinstance(value, Undefined) else value
-            record.metric_keys_and_values.add(key=metric_key(key), value={"double_value": {"value": number}})
+            record.metric_keys_and_values.add(
+                key=metric_key(key), value={"double_value": {"value": number}}
+            )
         yield record
 
 
 def plots_records(report: Report) -> Iterator[Message]:
-    """Yields one PlotsForSlice a slice and a cross slice, with nothing but its key if it has none."""
+    """Yields one PlotsForSlice a slice and a cross slice, holding its key alone if it has none."""
     for found in report.slices:
         record = metrics_for_slice_pb2.PlotsForSlice(slice_key=slice_key(found.key))
+        # TFMA's viewer shows the last entry of a model: the one with both default plots.
+        plots = sorted(
+            found.plots.items(), key=lambda item: (item[0].name in UNNAMED_PLOTS, _order(item[0]))
+        )
         entries: dict[tuple[str, str, bool], Any] = {}
-        for key, plot in sorted(found.plots.items(), key=lambda item: _order(item[0])):
+        for key, plot in plots:
             name = "" if key.name in UNNAMED_PLOTS else key.name
             place = (name, key.model_name, key.example_weighted)
             if place not in entries:
@@ -102,11 +108,16 @@ def attributions_records(report: Report) -> Iterator[Message]:
         yield metrics_for_slice_pb2.AttributionsForSlice(**place)
 
 
-def _places(report: Report) -> Iterator[tuple[dict[str, Message], Mapping[MetricKey, float | Undefined]]]:
+def _places(
+    report: Report,
+) -> Iterator[tuple[dict[str, Message], Mapping[MetricKey, float | Undefined]]]:
     for found in report.slices:
         yield {"slice_key": slice_key(found.key)}, found.values
     for cross in report.cross_slices:
-        yield {"cross_slice_key": _cross_key(cross.baseline_key, cross.comparison_key)}, cross.values
+        yield (
+            {"cross_slice_key": _cross_key(cross.baseline_key, cross.comparison_key)},
+            cross.values,
+        )
 
 
 def _order(key: MetricKey) -> tuple[str, str, bool, bool]:
@@ -226,7 +237,9 @@ def validation_result(verdict: Verdict) -> Message:
         told: dict[Any, Finding] = {}
         for f in failures:
             told.setdefault((f.key, f.threshold.change if f.is_change else f.threshold.value), f)
-        result.metric_validations_per_slice.add(**place, failures=[_failure(f) for f in told.values()])
+        result.metric_validations_per_slice.add(
+            **place, failures=[_failure(f) for f in told.values()]
+        )
     for spec in unique(missing):
         if isinstance(spec, CrossSlicingSpec):
             result.missing_cross_slices.append(_cross_spec(spec))
@@ -252,24 +265,28 @@ def _failure(finding: Finding) -> Message:
 
 
 def _threshold(finding: Finding) -> Message:
+    """The half of the threshold that the finding is about."""
     result: Any = config_pb2.MetricThreshold()
-    if finding.is_change:
-        part, asked = result.change_threshold, finding.threshold.change
-        fields = ("absolute", "relative")
-        if asked is not None:
-            part.direction = config_pb2.MetricDirection.Value(asked.direction.name)
-    else:
-        part, asked = result.value_threshold, finding.threshold.value
-        fields = ("lower_bound", "upper_bound")
-    for field in fields:
-        bound = getattr(asked, field, None)
-        if bound is not None:
-            getattr(part, field).value = bound
+    value, change = finding.threshold.value, finding.threshold.change
+    if finding.is_change and change is not None:
+        result.change_threshold.direction = config_pb2.MetricDirection.Value(change.direction.name)
+        _set(result.change_threshold, absolute=change.absolute, relative=change.relative)
+    elif value is not None:
+        _set(result.value_threshold, lower_bound=value.lower_bound, upper_bound=value.upper_bound)
     return result
 
 
+def _set(message: Any, **bounds: float | None) -> None:
+    message.SetInParent()
+    for field, bound in bounds.items():
+        if bound is not None:
+            getattr(message, field).value = bound
+
+
 def _slicing_spec(spec: SlicingSpec) -> Message:
-    return config_pb2.SlicingSpec(feature_keys=spec.feature_keys, feature_values=dict(spec.feature_values))
+    return config_pb2.SlicingSpec(
+        feature_keys=spec.feature_keys, feature_values=dict(spec.feature_values)
+    )
 
 
 def _cross_spec(spec: CrossSlicingSpec) -> Message:

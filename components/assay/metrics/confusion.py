@@ -254,9 +254,9 @@ def auc_precision_recall(
 def confusion_matrix_plot(
     *, name: str = "confusion_matrix_plot", num_thresholds: int = PLOT_THRESHOLDS
 ) -> Metric:
-    """Returns the confusion matrices at evenly spread thresholds, from the curves' histogram."""
+    """Returns the confusion matrices at -1e-6, 0, 1/N, …, 1 (TFMA's choice), from the curves' histogram."""
     if not isinstance(num_thresholds, int) or num_thresholds < 2:
         raise RequestError(f"{name}: num_thresholds is {num_thresholds!r}; a whole number above 1 is needed")
     statistics = ScoreHistogram()
-    thresholds = interpolated(num_thresholds)
+    thresholds = np.concatenate([[-1e-6], np.arange(num_thresholds + 1) / num_thresholds])
     return Metric(name, statistics, lambda totals: statistics.matrices(totals, thresholds))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from tfx import types
 from tfx.dsl.components.base import base_beam_component, executor_spec
@@ -22,18 +22,21 @@ STOCK = standard_component_specs.EvaluatorSpec
 class DistributedEvaluatorSpec(component_spec.ComponentSpec):
     """The stock Evaluator's spec, and what is ours: transform_graph, execution, policy, report."""
 
-    PARAMETERS: ClassVar = {
+    PARAMETERS: Mapping[str, component_spec.ExecutionParameter] = {
         **STOCK.PARAMETERS,
         "execution": component_spec.ExecutionParameter(type=str, optional=True),
         "policy": component_spec.ExecutionParameter(type=str, optional=True),
     }
-    INPUTS: ClassVar = {
+    INPUTS: Mapping[str, component_spec.ChannelParameter] = {
         **STOCK.INPUTS,
         "transform_graph": component_spec.ChannelParameter(
             type=standard_artifacts.TransformGraph, optional=True
         ),
     }
-    OUTPUTS: ClassVar = {**STOCK.OUTPUTS, "report": component_spec.ChannelParameter(type=HTML)}
+    OUTPUTS: Mapping[str, component_spec.ChannelParameter] = {
+        **STOCK.OUTPUTS,
+        "report": component_spec.ChannelParameter(type=HTML),
+    }
     TYPE_ANNOTATION = STOCK.TYPE_ANNOTATION
 
 

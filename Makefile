@@ -1,0 +1,23 @@
+python := .venv/bin/python
+
+.PHONY: setup demo test lint bench clean
+
+setup:
+	@requirements/setup
+
+# Two runs of the taxi pipeline: a good model is promoted, a worse one is not.
+demo: setup
+	@$(python) -m pipelines.taxi_demo run --root build/demo
+
+test: setup
+	@$(python) -m pytest -q
+
+lint: setup
+	@$(python) -m ruff check .
+	@$(python) -m mypy
+
+bench: setup
+	@$(python) tests/benchmarks/throughput.py
+
+clean:
+	rm -rf .venv .venv-tools build dist components/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
