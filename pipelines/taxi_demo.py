@@ -101,7 +101,7 @@ def _failures(failed: list[Mapping[str, Any]], slices: list[Mapping[str, Any]]) 
         baseline = metrics.get(json.dumps(key), {}).get(name, {}).get("baseline")
         table.add_row(
             name,
-            ", ".join(f"{feature}={value}" for feature, value in key or ()) or "overall",
+            _slice_text(key),
             _number(finding["observed"]),
             str(finding["bound"]),
             _number(baseline),
@@ -115,6 +115,12 @@ def _table(title: str, *columns: str) -> Table:
     for column in columns:
         table.add_column(column, overflow="fold")
     return table
+
+
+def _slice_text(key: Any) -> str:
+    if isinstance(key, list):
+        return ", ".join(f"{feature}={value}" for feature, value in key) or "overall"
+    return str(key)
 
 
 def _number(value: float | None) -> str:

@@ -238,8 +238,7 @@ def _load(
     for place, wanted in enumerate(question.models):
         uri = request.baseline if wanted.is_baseline else request.model
         try:
-            with distribution.scope():
-                candidate = model.load(uri, wanted)
+            candidate = model.load(uri, wanted, distribution.extended.worker_devices)
             plan = inputs.plan(records, graph, [candidate], spec.slices, request.policy)
             rehearse(candidate, plan, [s for s in question.sums if s.model == place])
         except Exception as error:

@@ -84,15 +84,12 @@ def run(
     batches = iter(distribution.experimental_distribute_dataset(pipeline.dataset, options))
     static = pipeline.dataset.element_spec["count"].shape[0] // replicas
 
-    def mine() -> Accumulator:
-        context = tf.distribute.get_replica_context()
-        return accumulators[int(tf.get_static_value(context.replica_id_in_sync_group))]
-
     @tf.autograph.experimental.do_not_convert
     def step(batch: dict) -> None:
         batch = tf.nest.map_structure(lambda t: tf.ensure_shape(t, [static, *t.shape[1:]]), batch)
-        parts, faults = contributions(batch, models, feeds, sums, weighted)
-        mine().add(batch, parts, faults)
+        replica = _replica()
+        parts, faults = contributions(batch, models, feeds, sums, weighted, replica)
+        accumulators[replica].add(batch, parts, faults)
 
     @tf.function(autograph=False)
     def call(iterator: tf.distribute.DistributedIterator) -> tf.Tensor:
@@ -123,6 +120,11 @@ def run(
             progress(counted, time.perf_counter() - started)
     _check(accumulators, pipeline)
     return _collect(pipeline, accumulators, leaves, distribution)
+
+
+def _replica() -> int:
+    """The number of the replica being traced; each one is traced by itself. Replica context."""
+    return int(tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group))
 
 
 def _has_strings(dataset: tf.data.Dataset) -> bool:
@@ -157,8 +159,7 @@ def _collect(
 
     @tf.autograph.experimental.do_not_convert
     def read() -> dict:
-        context = tf.distribute.get_replica_context()
-        return accumulators[int(tf.get_static_value(context.replica_id_in_sync_group))].read(len(keys))
+        return accumulators[_replica()].read(len(keys))
 
     @tf.function(autograph=False)
     def total() -> dict:

@@ -1,19 +1,23 @@
 """A path to a model that predicts: SavedModel signatures and .keras files.
 
-`load` runs on the host, under the strategy's scope, so that every replica has the variables;
+`load` runs on the host and loads one copy for each replica's device: a function restored under
+strategy.scope() keeps to the first device's variables, so that one device would do all the work.
 `Model.predict` runs in replica context, in graph.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
 from assay.spec import ModelSpec, RequestError, unknown
+
+Call = Callable[[Mapping[str, tf.Tensor]], tf.Tensor]
 
 DEFAULT_SIGNATURES = ("serving_default", "serve", "predict")
 
@@ -23,8 +27,8 @@ class Model:
     """A loaded model.
 
     inputs: input name to TensorSpec, the batch first. serialized: the input that takes serialized
-    examples, or "". call: inputs by name to the predictions [B, ...]. `loaded` is kept because the
-    variables live as long as it does.
+    examples, or "". calls: for each replica, inputs by name to the predictions [B, ...]. `loaded`
+    is kept because the variables live as long as it does.
     """
 
     spec: ModelSpec
@@ -32,12 +36,13 @@ class Model:
     signature: str
     inputs: Mapping[str, tf.TensorSpec]
     serialized: str
-    call: Callable[[Mapping[str, tf.Tensor]], tf.Tensor]
+    calls: Sequence[Call]
     loaded: Any
 
-    def predict(self, features: Mapping[str, tf.Tensor]) -> tf.Tensor:
+    def predict(self, features: Mapping[str, tf.Tensor], replica: int = 0) -> tf.Tensor:
         """Returns the predictions [B, ...]; inputs are cast and reshaped to what the model asks."""
-        return self.call({name: _fit(features[name], spec) for name, spec in self.inputs.items()})
+        call = self.calls[replica]
+        return call({name: _fit(features[name], spec) for name, spec in self.inputs.items()})
 
 
 def _fit(value: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
@@ -66,14 +71,20 @@ def resolve(uri: str) -> str:
     )
 
 
-def load(uri: str, spec: ModelSpec) -> Model:
-    """Returns the model at a URI, with the signature and output that the spec names.
+def load(uri: str, spec: ModelSpec, devices: Sequence[str] = ("CPU:0",)) -> Model:
+    """Returns the model at a URI, one copy a device, with the signature and output of the spec.
 
     Raises:
       RequestError: no model there, no such signature, no such output.
     """
     path = resolve(uri)
-    return _load_keras(path, spec) if path.endswith(".keras") else _load_saved(path, spec)
+    copies = []
+    for device in devices:
+        with tf.device(device):
+            copies.append(_load_keras(path, spec) if path.endswith(".keras") else _load_saved(path, spec))
+    return dataclasses.replace(
+        copies[0], calls=[c.calls[0] for c in copies], loaded=[c.loaded for c in copies]
+    )
 
 
 def _load_saved(path: str, spec: ModelSpec) -> Model:
@@ -92,9 +103,8 @@ def _load_saved(path: str, spec: ModelSpec) -> Model:
     signature = loaded.signatures[name]
     inputs = dict(signature.structured_input_signature[1])
     select = _output(spec, list(signature.structured_outputs), f"{place}, signature {name!r}")
-    return Model(
-        spec, path, name, inputs, _serialized(inputs), lambda f: signature(**f)[select], (loaded, signature)
-    )
+    call = [lambda f: signature(**f)[select]]
+    return Model(spec, path, name, inputs, _serialized(inputs), call, (loaded, signature))
 
 
 def _output(spec: ModelSpec, names: list[str], place: str) -> str:
@@ -152,4 +162,4 @@ def from_keras(loaded: Any, spec: ModelSpec, uri: str) -> Model:
             return result[select]
         return result[outputs.index(select)] if isinstance(result, (list, tuple)) else result
 
-    return Model(spec, uri, "call(training=False)", inputs, "", call, loaded)
+    return Model(spec, uri, "call(training=False)", inputs, "", [call], loaded)

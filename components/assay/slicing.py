@@ -74,8 +74,9 @@ def slice_texts(specs: Sequence[SlicingSpec], columns: Mapping[str, Column], row
 
 
 def _cross(left: tf.Tensor, right: tf.Tensor, combine) -> tf.Tensor:  # type: ignore[no-untyped-def]
-    joined = combine(left[:, :, None], right[:, None, :])
-    return tf.reshape(joined, [tf.shape(left)[0], -1])
+    shape = [tf.shape(left)[0], tf.shape(left)[1], tf.shape(right)[1]]
+    joined = combine(tf.broadcast_to(left[:, :, None], shape), tf.broadcast_to(right[:, None, :], shape))
+    return tf.reshape(joined, [shape[0], -1])
 
 
 def _parts(place: int, column: Column) -> tuple[tf.Tensor, tf.Tensor]:

@@ -64,6 +64,7 @@ def contributions(
     feeds: Sequence[Mapping[str, tuple[str, str]]],
     sums: Sequence[Sum],
     weighted: Sequence[int],
+    replica: int = 0,
 ) -> tuple[list[Contribution], tf.Tensor]:
     """Returns what a batch of B rows adds to each leaf, and the faults of its rows, int64 [B].
 
@@ -74,7 +75,8 @@ def contributions(
     faults = batch["faults"]
     predictions, statistics = [], {}
     for place, (model, feed) in enumerate(zip(models, feeds, strict=True)):
-        raw = model.predict({name: batch["inputs"][input_name(*origin)] for name, origin in feed.items()})
+        given = {name: batch["inputs"][input_name(*origin)] for name, origin in feed.items()}
+        raw = model.predict(given, replica)
         if not (raw.dtype.is_floating or raw.dtype.is_integer):
             raise RequestError(f"model {model.uri}: the output is {raw.dtype.name}, not numbers")
         rows = tf.cast(tf.ensure_shape(raw, [count.shape[0], *raw.shape[1:]]), tf.float64)

@@ -71,8 +71,7 @@ def assay(files: list[str], folder: str, batch: int, replicas: int) -> float:
     found = examples.locate(files, ("eval",))
     records = examples.peek(found, {})
     strategy = loop.strategy(execution)
-    with strategy.scope():
-        models = [model.load(folder, spec.models[0])]
+    models = [model.load(folder, spec.models[0], strategy.extended.worker_devices)]
     plan = inputs.plan(records, None, models, spec.slices, Policy())
     pipeline = inputs.pipeline(found, plan, spec.slices, batch_size=batch, replicas=replicas)
     marks: list[tuple[int, float]] = []
