@@ -60,8 +60,7 @@ def load(uri: str) -> Transform:
             f"transform_graph: {path} was written with force_tf_compat_v1; run Transform with "
             "TensorFlow 2 behaviour (the default)"
         )
-    function = loaded.transform_fn.concrete_functions[0]
-    inputs = function.structured_input_signature[0][0]
+    inputs = loaded.transform_fn.structured_input_signature[0][0]
     for name, spec in inputs.items():
         if isinstance(spec, tf.RaggedTensorSpec):
             raise RequestError(f"transform_graph: raw feature {name!r} is ragged, which is not supported yet")
