@@ -144,7 +144,7 @@ def to_spec(config: Message, *, has_baseline: bool) -> EvaluationSpec:
     slices = tuple(_slicing(s, "slicing_specs") for s in full.slicing_specs) or (SlicingSpec(),)
     cross = tuple(_cross(c, "cross_slicing_specs") for c in full.cross_slicing_specs)
     given: Any = config
-    metrics = []
+    metrics: list[MetricSpec] = []
     for place, (asked, done) in enumerate(zip(given.metrics_specs, full.metrics_specs, strict=True)):
         for name in done.model_names:
             if name not in names:

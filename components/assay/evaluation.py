@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import platform
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from assay.finalize import Bound
 from assay.gate import Check, Evidence, Verdict, judge
 from assay.metrics import build
 from assay.report import Report
-from assay.spec import CANDIDATE, DataError, EvaluationSpec, MetricKey, ModelSpec, Request, RequestError
+from assay.spec import CANDIDATE, EvaluationSpec, MetricKey, ModelSpec, Request, RequestError
 
 log = logging.getLogger("assay")
 
@@ -64,6 +64,8 @@ def run(request: Request, *, progress: bool = False) -> Outcome:
 
     from assay import examples, inputs, loop, transform
     from assay.artifacts import output
+    from assay.explain import explain
+    from assay.plan import plan as make_plan
     from assay.progress import Progress
     from assay.state import prove
     from assay.step import layout
@@ -81,7 +83,7 @@ def run(request: Request, *, progress: bool = False) -> Outcome:
     if stale:
         log.warning("the baseline cannot be evaluated: %s", stale)
         question = ask(spec, [m.spec for m in models])
-    plan = inputs.plan(records, graph, models, spec.slices, request.policy)
+    plan = make_plan(records, graph, models, spec.slices, request.policy)
     log.info("%s", plan.route)
     pipeline = inputs.pipeline(
         files, plan, spec.slices, batch_size=request.execution.batch_size, replicas=replicas
@@ -101,7 +103,7 @@ def run(request: Request, *, progress: bool = False) -> Outcome:
                 show,
             )
     except tf.errors.OpError as error:
-        raise inputs.explain(error, files, plan) from error
+        raise explain(error, files, plan) from error
     prove(state)
 
     baseline = next((m.spec.name for m in models if m.spec.is_baseline), "")
@@ -231,7 +233,8 @@ def _load(
     request: Request, question: Question, records: Any, graph: Any, distribution: Any, spec: EvaluationSpec
 ) -> tuple[list[Any], str]:
     """The loaded models, candidate first, and why the baseline cannot be evaluated, if so."""
-    from assay import inputs, model
+    from assay import model
+    from assay.plan import plan as make_plan
     from assay.step import rehearse
 
     loaded: list[Any] = []
@@ -239,7 +242,7 @@ def _load(
         uri = request.baseline if wanted.is_baseline else request.model
         try:
             candidate = model.load(uri, wanted, distribution.extended.worker_devices)
-            plan = inputs.plan(records, graph, [candidate], spec.slices, request.policy)
+            plan = make_plan(records, graph, [candidate], spec.slices, request.policy)
             rehearse(candidate, plan, [s for s in question.sums if s.model == place])
         except Exception as error:
             if not wanted.is_baseline:

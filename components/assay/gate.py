@@ -6,8 +6,10 @@ A pure function on the host. It reads nothing and writes nothing; artifacts/bles
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from assay.spec import (
     OVERALL,
@@ -21,6 +23,7 @@ from assay.spec import (
     Threshold,
     ValueThreshold,
     slice_text,
+    unique,
 )
 from assay.values import CrossSliceValues, SliceValues, Undefined
 
@@ -74,6 +77,8 @@ class Finding:
     def sentence(self) -> str:
         """The finding in one line: metric, slice, observed value, bound, baseline."""
         value = "undefined" if self.observed is None else f"{self.observed:.6g}"
+        if not self.ok and self.observed is not None and value in self.bound.split():
+            value = repr(self.observed)  # six digits would read as if the bound were met
         baseline = "" if self.baseline is None else f"; baseline {self.baseline:.6g}"
         why = f" ({self.reason})" if self.reason else ""
         kind = "change of " if self.is_change else ""
@@ -153,7 +158,7 @@ def judge(evidence: Evidence, checks: Sequence[Check], policy: Policy) -> Verdic
     return Verdict(
         blessed=not reasons,
         findings=tuple(findings),
-        reasons=tuple(reasons),
+        reasons=unique(reasons),  # several specs of one threshold may match a slice; it is told once
         notes=tuple(notes),
         missing_thresholds=not live,
         rubber_stamp=bool(dropped),
@@ -168,9 +173,10 @@ def _examine(check: Check, evidence: Evidence) -> Iterator[Finding]:
         return
     if threshold.slicing_specs is None:
         if not any(s.key == OVERALL for s in evidence.slices):
-            yield from _absent(
-                check, SlicingSpec(), "the overall slice is not evaluated; add {} to slicing_specs"
-            )
+            reason = "the overall slice is not evaluated; add {} to slicing_specs"
+            for rows in [rows for key, rows in evidence.hidden if key == OVERALL]:
+                reason = _hidden(rows, evidence)
+            yield from _absent(check, SlicingSpec(), reason)
         for values in evidence.slices:
             yield from _hold(check, values.key, values.values, None, evidence.baseline_name)
         return
@@ -180,10 +186,14 @@ def _examine(check: Check, evidence: Evidence) -> Iterator[Finding]:
             yield from _hold(check, values.key, values.values, spec, evidence.baseline_name)
         small = [(key, rows) for key, rows in evidence.hidden if spec.matches(key)]
         for key, rows in small:
-            reason = f"the slice has {rows} rows and is hidden by min_slice_size {evidence.min_slice_size}"
-            yield from (dataclasses.replace(f, slice_key=key) for f in _absent(check, spec, reason))
+            absent = _absent(check, spec, _hidden(rows, evidence))
+            yield from (dataclasses.replace(f, slice_key=key) for f in absent)
         if not matched and not small:
             yield from _absent(check, spec, "no row falls into such a slice")
+
+
+def _hidden(rows: int, evidence: Evidence) -> str:
+    return f"the slice has {rows} rows and is hidden by min_slice_size {evidence.min_slice_size}"
 
 
 def _examine_cross(check: Check, cross: CrossSlicingSpec, evidence: Evidence) -> Iterator[Finding]:
@@ -217,27 +227,25 @@ def _hold(
     baseline_name: str,
 ) -> Iterator[Finding]:
     key, threshold = check.key, check.threshold
-    candidate = values.get(key)
-    baseline = values.get(key.of(baseline_name)) if baseline_name else None
-    common = {
+    candidate, lacking = _number(values.get(key), "the metric")
+    baseline, _ = _number(values.get(key.of(baseline_name)) if baseline_name else None, "the baseline")
+    common: dict[str, Any] = {
         "key": key,
         "threshold": threshold,
         "slice_key": slice_key,
         "spec": spec,
-        "candidate": candidate if isinstance(candidate, float) else None,
-        "baseline": baseline if isinstance(baseline, float) else None,
+        "candidate": candidate,
+        "baseline": baseline,
     }
     if threshold.value:
-        ok, reason = _within(candidate, threshold.value)
-        yield Finding(
-            bound=value_bound(threshold.value), observed=common["candidate"], ok=ok, reason=reason, **common
-        )
+        ok, reason = (False, lacking) if candidate is None else _within(candidate, threshold.value)
+        yield Finding(bound=value_bound(threshold.value), observed=candidate, ok=ok, reason=reason, **common)
     if threshold.change:
-        diff = values.get(key.diff())
-        ok, reason = _improved(diff, baseline, threshold.change)
+        diff, lacking = _number(values.get(key.diff()), "the change")
+        ok, reason = (False, lacking) if diff is None else _improved(diff, baseline, threshold.change)
         yield Finding(
             bound=change_bound(threshold.change),
-            observed=diff if isinstance(diff, float) else None,
+            observed=diff,
             ok=ok,
             reason=reason,
             is_change=True,
@@ -245,29 +253,30 @@ def _hold(
         )
 
 
-def _within(value: float | Undefined | None, bound: ValueThreshold) -> tuple[bool, str]:
+def _number(value: float | Undefined | None, what: str) -> tuple[float | None, str]:
+    """The value where it is a finite number, else None and why it is not."""
     if value is None:
-        return False, "the metric was not computed on this slice"
+        return None, f"{what} was not computed on this slice"
     if isinstance(value, Undefined):
-        return False, f"undefined: {value.reason}"
-    low = bound.lower_bound is None or value >= bound.lower_bound
-    high = bound.upper_bound is None or value <= bound.upper_bound
-    return low and high, "" if low and high else ("below the bound" if not low else "above the bound")
+        return None, f"undefined: {value.reason}"
+    return (value, "") if math.isfinite(value) else (None, f"undefined: {what} is {value}")
 
 
-def _improved(
-    diff: float | Undefined | None, baseline: float | Undefined | None, bound: ChangeThreshold
-) -> tuple[bool, str]:
-    if diff is None:
-        return False, "the change was not computed on this slice"
-    if isinstance(diff, Undefined):
-        return False, f"undefined: {diff.reason}"
+def _within(value: float, bound: ValueThreshold) -> tuple[bool, str]:
+    if bound.lower_bound is not None and value < bound.lower_bound:
+        return False, "below the bound"
+    if bound.upper_bound is not None and value > bound.upper_bound:
+        return False, "above the bound"
+    return True, ""
+
+
+def _improved(diff: float, baseline: float | None, bound: ChangeThreshold) -> tuple[bool, str]:
     sign = 1.0 if bound.direction is Direction.HIGHER_IS_BETTER else -1.0
     if bound.absolute is not None and sign * diff < sign * bound.absolute:
         return False, "the absolute change is on the wrong side of the bound"
     if bound.relative is not None:
-        if not isinstance(baseline, float) or baseline == 0.0:
-            return False, "baseline is zero"
+        if not baseline:
+            return False, "baseline is zero" if baseline == 0.0 else "the baseline has no value on this slice"
         # |baseline|, so that the sign of the ratio is the sign of the change.
         if sign * diff / abs(baseline) < sign * bound.relative:
             return False, f"the relative change, {diff / abs(baseline):.6g}, is on the wrong side of the bound"
@@ -278,9 +287,9 @@ def value_bound(bound: ValueThreshold) -> str:
     """Returns a value threshold as text: `>= 0.6`, `<= 0.7`, or both."""
     parts = []
     if bound.lower_bound is not None:
-        parts.append(f">= {bound.lower_bound:g}")
+        parts.append(f">= {_exact(bound.lower_bound)}")
     if bound.upper_bound is not None:
-        parts.append(f"<= {bound.upper_bound:g}")
+        parts.append(f"<= {_exact(bound.upper_bound)}")
     return " and ".join(parts) or "any number"
 
 
@@ -289,7 +298,12 @@ def change_bound(bound: ChangeThreshold) -> str:
     sign = ">=" if bound.direction is Direction.HIGHER_IS_BETTER else "<="
     parts = []
     if bound.absolute is not None:
-        parts.append(f"change {sign} {bound.absolute:g}")
+        parts.append(f"change {sign} {_exact(bound.absolute)}")
     if bound.relative is not None:
-        parts.append(f"relative change {sign} {bound.relative:g}")
+        parts.append(f"relative change {sign} {_exact(bound.relative)}")
     return " and ".join(parts) or "any change"
+
+
+def _exact(value: float) -> str:
+    """Every digit of a bound, as in the config: 0.85, not 0.8500000."""
+    return repr(float(value)).removesuffix(".0")

@@ -7,22 +7,18 @@ a real row and has count 0, weight 0 and no slice.
 
 from __future__ import annotations
 
-import enum
-import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
 from assay import slicing
-from assay.examples import File, Records, unreadable
-from assay.model import Model
+from assay.examples import File
+from assay.faults import FAULTS, Fault, mark
+from assay.plan import Plan, input_name
 from assay.slicing import Column
-from assay.spec import DataError, Policy, RequestError, SlicingSpec, unknown
-from assay.transform import Transform
-
-log = logging.getLogger("assay")
+from assay.spec import SlicingSpec
 
 # The pipeline is plain graph code: no rewriting, and errors keep their own type.
 plain = tf.autograph.experimental.do_not_convert
@@ -32,160 +28,9 @@ FILE_SHIFT = 40  # a row's position: its file's number above, its record number 
 Batch = dict[str, Any]
 
 
-class Fault(enum.Enum):
-    """What can be wrong with one row; `fatal` ones fail the run, all name the first row."""
-
-    NO_LABEL = "has no label"
-    MANY_LABELS = "has more than one label value"
-    BAD_LABEL = "has a label that is no finite number"
-    NO_WEIGHT = "has no example weight"
-    BAD_WEIGHT = "has an example weight that is negative, not finite or 2**31 and above"
-    LABEL_RANGE = "has a label outside [0, 1], which a metric on binary labels cannot use"
-    PREDICTION_RANGE = (
-        "has a prediction outside [0, 1], which AUC and its relatives cannot use; does the model give "
-        "logits instead of probabilities?"
-    )
-    PREDICTION_NAN = "has a prediction that is no finite number"
-
-    @property
-    def fatal(self) -> bool:
-        """Whether the run fails; a prediction that is NaN leaves its metrics undefined instead."""
-        return self is not Fault.PREDICTION_NAN
-
-
-def input_name(space: str, feature: str) -> str:
-    """Returns the key under which a batch's inputs hold a feature of a space."""
-    return f"{space}/{feature}"
-
-
-FAULTS = tuple(Fault)
-HOST_FAULTS = (Fault.NO_LABEL, Fault.MANY_LABELS, Fault.BAD_LABEL, Fault.NO_WEIGHT, Fault.BAD_WEIGHT)
-
-
 def physical(batch_size: int) -> int:
     """Returns the rows of a padded per-replica batch: the next multiple of 64."""
     return -(-batch_size // ROWS_MULTIPLE) * ROWS_MULTIPLE
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Where everything in a batch comes from, found out from signatures, schema and records.
-
-    feeds: per model, input name to (space, feature); the space is "serialized", "raw" or
-    "transformed". labels, weights: per model a (space, feature) or None. slices: feature to space.
-    route: the sentence that is logged.
-    """
-
-    transform: Transform | None
-    feeds: tuple[Mapping[str, tuple[str, str]], ...]
-    labels: tuple[tuple[str, str] | None, ...]
-    weights: tuple[tuple[str, str] | None, ...]
-    slices: Mapping[str, str]
-    types: Mapping[str, Any] = field(default_factory=dict)
-    fixed: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    route: str = ""
-
-
-def plan(
-    records: Records,
-    transform: Transform | None,
-    models: Sequence[Model],
-    slices: Sequence[SlicingSpec],
-    policy: Policy,
-) -> Plan:
-    """Returns where each model input, label, weight and slice feature comes from.
-
-    Model inputs and labels are looked up in the transformed features first, then in the records;
-    slice features in the records first, unless the policy says otherwise.
-
-    Raises:
-      RequestError: a feature is in neither place.
-    """
-    if transform is not None and _is_transformed(records, transform):
-        log.info("the examples are Transform's output already; the transform graph only gives types")
-        transform = None
-    transformed = transform.outputs if transform else {}
-    raw = records.types
-
-    def find(name: str, what: str, spaces: Sequence[str], *, number: bool = False) -> tuple[str, str]:
-        for space in spaces:
-            known = raw if space == "raw" else transformed
-            if name in known:
-                if number and known[name].dtype == tf.string:
-                    raise RequestError(
-                        f"{what} {name!r} is a string feature; name a numeric one, such as the id that "
-                        "Transform makes of it (tft.compute_and_apply_vocabulary)"
-                    )
-                return space, name
-        places = "the records and the transformed features" if transform else "the records"
-        raise unknown(what, name, {*raw, *transformed}, place=places)
-
-    label_order = ("transformed", "raw")
-    slice_order = ("raw", "transformed") if policy.slice_features == "raw" else label_order
-    feeds, routes, fixed = [], [], {}
-    for model in models:
-        feed, route = _feed(model, raw, transformed)
-        feeds.append(feed)
-        routes.append(f"{model.spec.name or 'model'}: signature {model.signature!r} {route}")
-        for name, (space, feature) in feed.items():
-            if space == "raw":
-                shape = model.inputs[name].shape
-                fixed[feature] = (None,) if shape.rank is None else tuple(shape[1:])
-    return Plan(
-        transform=transform,
-        feeds=tuple(feeds),
-        labels=tuple(
-            find(m.spec.label_key, "label_key", label_order, number=True) if m.spec.label_key else None for m in models
-        ),
-        weights=tuple(
-            find(m.spec.example_weight_key, "example_weight_key", label_order, number=True)
-            if m.spec.example_weight_key
-            else None
-            for m in models
-        ),
-        slices={f: find(f, "slice feature", slice_order)[0] for f in slicing.features(slices)},
-        types=raw,
-        fixed=fixed,
-        route="; ".join(routes),
-    )
-
-
-def _is_transformed(records: Records, transform: Transform) -> bool:
-    """Whether the records fit the transformed features, and do not fit the raw ones."""
-    raw = {name: spec.dtype for name, spec in transform.inputs.items()}
-    out = {name: kind.dtype for name, kind in transform.outputs.items()}
-
-    def misfits(types: Mapping[str, tf.DType]) -> int:
-        return sum(types.get(name) != dtype for name, dtype in records.seen.items())
-
-    return misfits(out) == 0 and misfits(raw) > 0
-
-
-def _feed(
-    model: Model, raw: Mapping[str, Any], transformed: Mapping[str, Any]
-) -> tuple[dict[str, tuple[str, str]], str]:
-    if model.serialized and model.serialized not in {*raw, *transformed}:
-        return {model.serialized: ("serialized", "")}, "parses the serialized examples by itself"
-    feed = {}
-    only_raw = all(name in raw for name in model.inputs)
-    for name in model.inputs:
-        if name in transformed and not (only_raw and not all(n in transformed for n in model.inputs)):
-            feed[name] = ("transformed", name)
-        elif name in raw:
-            feed[name] = ("raw", name)
-        else:
-            place = "the records and the transformed features" if transformed else "the records"
-            hint = "" if transformed else " (is the transform graph missing?)"
-            raise unknown(
-                f"input of model {model.uri}, signature {model.signature!r}:",
-                name,
-                {*raw, *transformed},
-                place=place + hint,
-            )
-    spaces = {space for space, _ in feed.values()}
-    if spaces == {"transformed"}:
-        return feed, "takes transformed features; Transform runs in the input pipeline, once per row"
-    return feed, f"takes {' and '.join(sorted(spaces))} features by name"
 
 
 @dataclass(frozen=True)
@@ -297,8 +142,9 @@ def prepare(
     """Parses and transforms one padded batch, and looks up labels, weights and slices."""
     serialized = batch.pop("serialized")
     count = batch["count"]
-    raw = _parse(serialized, plan)
-    transformed = plan.transform(raw) if plan.transform and _uses_transform(plan) else {}
+    spec = plan.parsing_spec()
+    raw = tf.io.parse_example(serialized, spec) if spec else {}
+    transformed = plan.transform(raw) if plan.transform and plan.uses_transform else {}
     spaces = {"raw": raw, "transformed": transformed}
 
     inputs = {}
@@ -339,33 +185,6 @@ def prepare(
         "slices": slicing.slice_texts(slices, columns, tf.shape(count)[0]),
     }
     return tf.nest.map_structure(lambda t: tf.ensure_shape(t, [*count.shape, *t.shape[1:]]), prepared)
-
-
-def mark(faults: tf.Tensor, fault: Fault, rows: tf.Tensor) -> tf.Tensor:
-    """Returns the fault bits [B] int64 with one more set on the rows [B] bool. Graph."""
-    bit = tf.constant(1 << FAULTS.index(fault), tf.int64)
-    return tf.bitwise.bitwise_or(faults, tf.where(rows, bit, tf.zeros_like(faults)))
-
-
-def _uses_transform(plan: Plan) -> bool:
-    places = [*plan.labels, *plan.weights, *(p for feed in plan.feeds for p in feed.values())]
-    return "transformed" in {*(p[0] for p in places if p), *plan.slices.values()}
-
-
-def _parse(serialized: tf.Tensor, plan: Plan) -> dict[str, Any]:
-    """Parses once every raw feature that anything needs."""
-    spec: dict[str, Any] = {}
-    for places in (*plan.labels, *plan.weights, *((s, f) for f, s in plan.slices.items())):
-        if places is not None and places[0] == "raw":
-            spec[places[1]] = tf.io.VarLenFeature(plan.types[places[1]].dtype)
-    for feature, shape in plan.fixed.items():
-        if None not in shape:
-            spec[feature] = tf.io.FixedLenFeature(shape, plan.types[feature].dtype)
-        else:
-            spec[feature] = tf.io.VarLenFeature(plan.types[feature].dtype)
-    if plan.transform and _uses_transform(plan):
-        spec.update(plan.transform.parsing_spec())
-    return tf.io.parse_example(serialized, spec) if spec else {}
 
 
 def _dense(value: Any) -> tf.Tensor:
@@ -423,41 +242,3 @@ def _group(dataset: tf.data.Dataset, replicas: int) -> tf.data.Dataset:
         return tf.ensure_shape(merged, [rows, *one[1:]])
 
     return dataset.padded_batch(replicas, shapes, fill).map(flatten)
-
-
-def explain(error: Exception, files: Sequence[File], plan: Plan) -> DataError:
-    """Returns the error that names the file, and the record, at which reading or parsing failed.
-
-    Reads the files again, on the host; called only when a run has failed.
-    """
-    spec: dict[str, Any] = dict(plan.transform.parsing_spec()) if plan.transform else {}
-    for feature, shape in plan.fixed.items():
-        if None not in shape:
-            spec[feature] = tf.io.FixedLenFeature(shape, plan.types[feature].dtype)
-    for file in files:
-        number = 0
-        try:
-            for record in tf.data.TFRecordDataset(file.uri, file.compression or None):
-                try:
-                    example = tf.train.Example.FromString(record.numpy())
-                    if spec:
-                        tf.io.parse_single_example(record, spec)
-                except Exception as problem:  # noqa: BLE001 - whatever it is, this is the record
-                    reason = str(getattr(problem, "message", problem)).split("\n")[0]
-                    return DataError(f"{file.uri}: record {number} cannot be parsed: {reason}")
-                for name, kind in plan.types.items():
-                    held = example.features.feature.get(name)
-                    which = held.WhichOneof("kind") if held is not None else None
-                    if which and len(getattr(held, which).value) and _DTYPES[which] != kind.dtype:
-                        return DataError(
-                            f"{file.uri}: record {number}: feature {name!r} is {_DTYPES[which].name}, "
-                            f"and {kind.dtype.name} in the schema or the first records"
-                        )
-                number += 1
-        except tf.errors.OpError as problem:
-            return unreadable(file, problem)
-    reason = str(getattr(error, "message", error)).split("\n")[0]
-    return DataError(f"evaluation failed: {reason}")
-
-
-_DTYPES = {"bytes_list": tf.string, "int64_list": tf.int64, "float_list": tf.float32}

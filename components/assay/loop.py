@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
 
-from assay.inputs import FAULTS, FILE_SHIFT, Fault, Pipeline
+from assay.faults import FAULTS, Fault
+from assay.inputs import FILE_SHIFT, Pipeline
 from assay.model import Model
 from assay.spec import DataError, Execution, RequestError
 from assay.state import Layout, State

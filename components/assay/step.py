@@ -12,9 +12,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from assay.inputs import FAULTS, FILE_SHIFT, ROWS_MULTIPLE, Batch, Fault, input_name, mark, prepare
+from assay.faults import FAULTS, Fault, mark
+from assay.inputs import FILE_SHIFT, ROWS_MULTIPLE, Batch, prepare
 from assay.metrics import Statistics
 from assay.model import Model
+from assay.plan import Plan, input_name
 from assay.spec import RequestError, SlicingSpec
 from assay.state import COUNT, REAL, WORD, Column, Layout, Leaf
 
@@ -223,7 +225,7 @@ def _first_rows(variable: tf.Variable, rows: int) -> tf.Tensor:
     return tf.pad(have, [[0, rows - tf.shape(have)[0]], [0, 0]])
 
 
-def rehearse(model: Model, plan: Any, sums: Sequence[Sum]) -> None:
+def rehearse(model: Model, plan: Plan, sums: Sequence[Sum]) -> None:
     """Traces a model and its metrics on the shapes that the pipeline will give, without any data.
 
     Raises:

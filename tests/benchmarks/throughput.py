@@ -21,6 +21,7 @@ import workload
 from assay import examples, inputs, loop, model
 from assay.eval_config import read, to_spec
 from assay.evaluation import ask
+from assay.plan import plan as make_plan
 from assay.spec import Execution, Policy
 from assay.step import layout
 
@@ -72,7 +73,7 @@ def assay(files: list[str], folder: str, batch: int, replicas: int) -> float:
     records = examples.peek(found, {})
     strategy = loop.strategy(execution)
     models = [model.load(folder, spec.models[0], strategy.extended.worker_devices)]
-    plan = inputs.plan(records, None, models, spec.slices, Policy())
+    plan = make_plan(records, None, models, spec.slices, Policy())
     pipeline = inputs.pipeline(found, plan, spec.slices, batch_size=batch, replicas=replicas)
     marks: list[tuple[int, float]] = []
     loop.run(

@@ -1,0 +1,40 @@
+"""What can be wrong with one row, as a bit for each kind, and where it was first seen.
+
+The bits are set on the host (labels, weights) and on the replica (predictions), in graph.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import tensorflow as tf
+
+
+class Fault(enum.Enum):
+    """What can be wrong with one row; `fatal` ones fail the run, all name the first row."""
+
+    NO_LABEL = "has no label"
+    MANY_LABELS = "has more than one label value"
+    BAD_LABEL = "has a label that is no finite number"
+    NO_WEIGHT = "has no example weight"
+    BAD_WEIGHT = "has an example weight that is negative, not finite or 2**31 and above"
+    LABEL_RANGE = "has a label outside [0, 1], which a metric on binary labels cannot use"
+    PREDICTION_RANGE = (
+        "has a prediction outside [0, 1], which AUC and its relatives cannot use; does the model give "
+        "logits instead of probabilities?"
+    )
+    PREDICTION_NAN = "has a prediction that is no finite number"
+
+    @property
+    def fatal(self) -> bool:
+        """Whether the run fails; a prediction that is NaN leaves its metrics undefined instead."""
+        return self is not Fault.PREDICTION_NAN
+
+
+FAULTS = tuple(Fault)
+
+
+def mark(faults: tf.Tensor, fault: Fault, rows: tf.Tensor) -> tf.Tensor:
+    """Returns the fault bits [B] int64 with one more set on the rows [B] bool. Graph."""
+    bit = tf.constant(1 << FAULTS.index(fault), tf.int64)
+    return tf.bitwise.bitwise_or(faults, tf.where(rows, bit, tf.zeros_like(faults)))
