@@ -1,7 +1,7 @@
 """Runs the taxi pipeline twice, with a good and with a worse model, and shows what the gate said.
 
-    python -m pipelines.taxi_demo run  --root DIR    both runs, then `show`
-    python -m pipelines.taxi_demo show --root DIR    what they left in DIR, read from the artifacts
+python -m pipelines.taxi_demo run  --root DIR    both runs, then `show`
+python -m pipelines.taxi_demo show --root DIR    what they left in DIR, read from the artifacts
 """
 
 from __future__ import annotations
@@ -150,9 +150,7 @@ def _runs(root: Path) -> list[Outputs]:
         executions = store.get_executions_by_context(context.id)
         ours = [e.id for e in executions if e.type.endswith((f".{EVALUATOR}", ".Pusher"))]
         events = [
-            event
-            for event in store.get_events_by_execution_ids(ours)
-            if event.type == mlmd.Event.OUTPUT
+            event for event in store.get_events_by_execution_ids(ours) if event.type == mlmd.Event.OUTPUT
         ]
         artifacts = store.get_artifacts_by_id([event.artifact_id for event in events])
         by_id = {artifact.id: artifact for artifact in artifacts}

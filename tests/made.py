@@ -27,9 +27,7 @@ def example(row: Mapping[str, Any]) -> bytes:
             feature[name] = tf.train.Feature(float_list=tf.train.FloatList(value=values))
         else:
             feature[name] = tf.train.Feature(int64_list=tf.train.Int64List(value=values))
-    return tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString(
-        deterministic=True
-    )
+    return tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString(deterministic=True)
 
 
 def write(path: Path, rows: Sequence[Mapping[str, Any]], compression: str = "GZIP") -> Path:
@@ -112,7 +110,9 @@ def evaluate(
         examples=[str(e) for e in examples] if isinstance(examples, (list, tuple)) else str(examples),
         model=str(model),
         eval_config=eval_config,
-        execution=Execution("one_device" if replicas == 1 else "mirrored", 0 if replicas == 1 else replicas, batch),
+        execution=Execution(
+            "one_device" if replicas == 1 else "mirrored", 0 if replicas == 1 else replicas, batch
+        ),
         policy=more.pop("policy", Policy()),
         **{k: str(v) if isinstance(v, Path) else v for k, v in more.items()},
     )

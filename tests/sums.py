@@ -21,7 +21,9 @@ PHYSICAL = 64
 @functools.cache
 def _identity() -> Model:
     spec = ModelSpec(label_key="label", example_weight_key="weight")
-    return Model(spec, "made", "identity", {"p": tf.TensorSpec(None, tf.float64)}, "", [lambda f: f["p"]], None)
+    return Model(
+        spec, "made", "identity", {"p": tf.TensorSpec(None, tf.float64)}, "", [lambda f: f["p"]], None
+    )
 
 
 def state(

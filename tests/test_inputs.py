@@ -79,18 +79,15 @@ def root(tmp_path_factory):
     """Raw and transformed examples, the transform graph, and a model with both signatures."""
     root = tmp_path_factory.mktemp("inputs")
     metadata = dataset_metadata.DatasetMetadata(schema_utils.schema_from_feature_spec(RAW_SPEC))
-    rows = [{k: ([v] if k == "payment" and v else v or []) if k == "payment" else v for k, v in r.items()} for r in ROWS]
-    with beam.Pipeline(options=beam.options.pipeline_options.PipelineOptions([])) as pipeline:
-        with tft_beam.Context(temp_dir=str(root / "tmp")):
-            raw = (pipeline | beam.Create(rows), metadata)
-            (data, out), fn = raw | tft_beam.AnalyzeAndTransformDataset(preprocess)
-            fn | tft_beam.WriteTransformFn(str(root / "graph"))
-            coder = tft.coders.ExampleProtoCoder(out.schema)
-            (
-                data
-                | beam.Map(coder.encode)
-                | beam.io.WriteToTFRecord(str(root / "transformed" / "Split-eval" / "data"), file_name_suffix=".gz")
-            )
+    rows = [{**r, "payment": [r["payment"]] if r["payment"] else []} for r in ROWS]
+    options = beam.options.pipeline_options.PipelineOptions([])
+    written = str(root / "transformed" / "Split-eval" / "data")
+    with beam.Pipeline(options=options) as pipeline, tft_beam.Context(temp_dir=str(root / "tmp")):
+        raw = (pipeline | beam.Create(rows), metadata)
+        (data, out), fn = raw | tft_beam.AnalyzeAndTransformDataset(preprocess)
+        fn | tft_beam.WriteTransformFn(str(root / "graph"))
+        encode = tft.coders.ExampleProtoCoder(out.schema).encode
+        data | beam.Map(encode) | beam.io.WriteToTFRecord(written, file_name_suffix=".gz")
     made.examples(root / "raw", ROWS, files=2)
     module = Trained(tft.TFTransformOutput(str(root / "graph")))
     signatures = {"serving_default": module.serialized, "named": module.named}
@@ -195,12 +192,12 @@ def test_an_id_from_the_vocabulary_is_a_label(root):
 
 
 def test_a_raw_string_label_is_refused_with_the_way_out(root):
-    with pytest.raises(RequestError, match="label_key 'status' is a string feature.*Transform"):
+    with pytest.raises(RequestError, match=r"label_key 'status' is a string feature.*Transform"):
         run(root, "raw", signature="named", label="status")
 
 
 def test_a_named_input_without_the_transform_graph(root):
-    with pytest.raises(RequestError, match="'log_fare'.*is the transform graph missing"):
+    with pytest.raises(RequestError, match=r"'log_fare'.*is the transform graph missing"):
         run(root, "raw", signature="named", label="miles", transform_graph="")
 
 

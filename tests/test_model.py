@@ -81,9 +81,9 @@ def test_prediction_key_chooses_the_output(tmp_path):
     saved = made.model(tmp_path / "model", TwoHeads())
     assert means(tmp_path, saved, predictionKey="mu") == pytest.approx(EXPECTED, rel=1e-12)
     assert means(tmp_path, saved, predictionKey="sigma") == pytest.approx(10 * EXPECTED, rel=1e-6)
-    with pytest.raises(RequestError, match="several outputs; set prediction_key to one of: mu, sigma"):
+    with pytest.raises(RequestError, match=r"several outputs; set prediction_key to one of: mu, sigma"):
         means(tmp_path, saved)
-    with pytest.raises(RequestError, match="unknown prediction_key 'mean'.*known: mu, sigma"):
+    with pytest.raises(RequestError, match=r"unknown prediction_key 'mean'.*known: mu, sigma"):
         means(tmp_path, saved, predictionKey="mean")
 
 

@@ -59,9 +59,7 @@ def folder(tmp_path_factory, rows):
 
 
 def config(slices=SLICES):
-    return made.config(
-        *METRICS, slices=slices, models=[{"labelKey": "label", "exampleWeightKey": "weight"}]
-    )
+    return made.config(*METRICS, slices=slices, models=[{"labelKey": "label", "exampleWeightKey": "weight"}])
 
 
 def slices_text(outcome) -> str:
@@ -78,9 +76,7 @@ def reference(folder):
 def test_bytes_do_not_depend_on_devices_or_batches(folder, reference, replicas, batch):
     if batch == 1 and replicas in (2, 3):
         replicas = 5 - replicas  # batch 1 is slow; 1 and 4 replicas bound the others
-    outcome = made.evaluate(
-        folder / "examples", folder / "model", config(), replicas=replicas, batch=batch
-    )
+    outcome = made.evaluate(folder / "examples", folder / "model", config(), replicas=replicas, batch=batch)
     assert outcome.report.execution["replicas"] == replicas
     assert slices_text(outcome) == slices_text(reference)
     assert outcome.report.fingerprint == reference.report.fingerprint
@@ -114,9 +110,7 @@ def test_every_slice_equals_the_oracles(rows, reference):
     assert len(reference.report.slices) == 1 + 3 + 4 + 12
     for found in reference.report.slices:
         picked = [
-            r
-            for r in rows
-            if all(r[f] == (v.decode() if isinstance(v, bytes) else v) for f, v in found.key)
+            r for r in rows if all(r[f] == (v.decode() if isinstance(v, bytes) else v) for f, v in found.key)
         ]
         y, p, w = (np.array([r[f] for r in picked], float) for f in ("label", "score", "weight"))
         assert found.rows == len(picked) > 0
@@ -150,9 +144,7 @@ def test_replicas_without_rows_add_zeros(tmp_path, size, replicas, batch):
     made.examples(tmp_path / "examples", [{"label": i % 2, "score": i / 10} for i in range(size)])
     made.model(tmp_path / "model")
     text = made.config("MeanLabel", "MeanPrediction", "ExampleCount")
-    outcome = made.evaluate(
-        tmp_path / "examples", tmp_path / "model", text, replicas=replicas, batch=batch
-    )
+    outcome = made.evaluate(tmp_path / "examples", tmp_path / "model", text, replicas=replicas, batch=batch)
     found = made.values(outcome)
     assert found["example_count"] == size
     assert found["mean_label"] == pytest.approx(np.mean([i % 2 for i in range(size)]), rel=1e-15)
@@ -184,9 +176,7 @@ def test_weighted_and_unweighted_side_by_side(tmp_path):
     rows = [{"label": 1, "score": 0.9 if i == 0 else 0.1, "w": float(i == 0)} for i in range(4)]
     made.examples(tmp_path / "examples", rows)
     made.model(tmp_path / "model")
-    text = json.loads(
-        made.config("BinaryAccuracy", models=[{"labelKey": "label", "exampleWeightKey": "w"}])
-    )
+    text = json.loads(made.config("BinaryAccuracy", models=[{"labelKey": "label", "exampleWeightKey": "w"}]))
     text["metricsSpecs"][0]["exampleWeights"] = {"weighted": True, "unweighted": True}
     outcome = made.evaluate(tmp_path / "examples", tmp_path / "model", json.dumps(text))
     assert made.values(outcome) == {"binary_accuracy": 1.0, "binary_accuracy:unweighted": 0.25}

@@ -44,7 +44,7 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--transform-graph", default="", metavar="URI", help="Transform's output")
     run.add_argument("--schema", default="", metavar="URI", help="schema.pbtxt or its folder")
     run.add_argument("--strategy", choices=STRATEGIES, default="auto")
-    run.add_argument("--logical-devices", type=int, default=0, metavar="N", help="split the CPU into N devices")
+    run.add_argument("--logical-devices", type=int, default=0, metavar="N", help="split the CPU into N")
     run.add_argument(
         "--batch-size", type=int, default=Execution.batch_size, metavar="N", help="rows per replica and step"
     )
@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(error, REQUEST_WRONG)
     except DataError as error:
         return _fail(error, RUN_FAILED)
-    except Exception as error:  # noqa: BLE001 - the last stop: one line for people, the trace for us
+    except Exception as error:
         logging.getLogger("assay").debug("the run failed", exc_info=True)
         if os.environ.get("ASSAY_TRACEBACK"):
             raise
@@ -85,17 +85,18 @@ def _fail(error: Exception, code: int) -> int:
 
 def _evaluate(arguments: argparse.Namespace) -> int:
     from assay.evaluation import run
+    from assay.text import count
 
     request = _request(arguments)
     outcome = run(request, progress=True)
     verdict = outcome.verdict
     log = logging.getLogger("assay")
     log.info(
-        "%s rows, %s slices, %s rows/s on %s replica(s)",
-        f"{outcome.report.rows:,}",
-        len(outcome.report.slices),
+        "%s, %s, %s rows/s on %s",
+        count(outcome.report.rows, "row"),
+        count(len(outcome.report.slices), "slice"),
         f"{outcome.report.execution['rows_per_second']:,.0f}",
-        outcome.report.execution["replicas"],
+        count(outcome.report.execution["replicas"], "replica"),
     )
     for note in verdict.notes:
         log.info("note: %s", note)

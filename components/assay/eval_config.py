@@ -58,7 +58,7 @@ SUPPORTED = {
 }
 MODEL_TYPES = ("tf_keras", "tf_generic")
 OFF_ONLY = ("include_default_metrics", "compute_confidence_intervals")
-METRIC_MODULES = ("", "tensorflow_model_analysis", "tfma", "keras", "tf_keras", "tensorflow.keras", "tf.keras")
+METRIC_MODULES = ("tensorflow_model_analysis", "tfma", "keras", "tf_keras", "tensorflow.keras", "tf.keras")
 
 
 def read(text: str) -> Message:
@@ -136,11 +136,11 @@ def to_spec(config: Message, *, has_baseline: bool) -> EvaluationSpec:
     models = tuple(_model(m) for m in full.model_specs)
     names = [m.name for m in models]
     if len(models) > 1 and ("" in names or len(set(names)) < len(names)):
-        raise RequestError(f"model_specs: with more than one, each needs a name of its own; these are {names}")
+        raise RequestError(f"model_specs: each of several needs a name of its own; these are {names}")
     if has_baseline and sum(m.is_baseline for m in models) != 1:
         raise RequestError("a baseline model is given, and no model_spec has is_baseline")
     if all(m.is_baseline for m in models) or (not has_baseline and len(models) > 1):
-        raise RequestError(f"model_specs name {len(models)} models ({names}); exactly one must not be the baseline")
+        raise RequestError(f"model_specs name {names}; exactly one must not be the baseline")
     slices = tuple(_slicing(s, "slicing_specs") for s in full.slicing_specs) or (SlicingSpec(),)
     cross = tuple(_cross(c, "cross_slicing_specs") for c in full.cross_slicing_specs)
     given: Any = config
@@ -184,7 +184,8 @@ def _refuse_unsupported(message: Any, place: str) -> None:
 def _model(m: Any) -> ModelSpec:
     if m.model_type and m.model_type not in MODEL_TYPES:
         raise RequestError(
-            f"model_specs.model_type {m.model_type!r} is not supported; use {' or '.join(MODEL_TYPES)}, or leave it empty"
+            f"model_specs.model_type {m.model_type!r} is not supported; leave it empty, or use "
+            f"{' or '.join(MODEL_TYPES)}"
         )
     return ModelSpec(
         name=m.name,
@@ -215,7 +216,7 @@ def _weighting(metrics: Any) -> list[bool | None]:
 
 def _metric(m: Any, place: int, model_names: tuple[str, ...], weighted: bool | None) -> MetricSpec:
     where = f"metrics_specs[{place}], metric {m.class_name!r}"
-    if not any(m.module == known or m.module.startswith(f"{known}.") for known in METRIC_MODULES if known) and m.module:
+    if m.module and not any(f"{m.module}.".startswith(f"{known}.") for known in METRIC_MODULES):
         raise RequestError(f"{where}: module {m.module!r}: custom metric modules are not supported yet")
     thresholds = []
     if m.HasField("threshold"):

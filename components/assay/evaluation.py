@@ -89,6 +89,7 @@ def run(request: Request, *, progress: bool = False) -> Outcome:
         files, plan, spec.slices, batch_size=request.execution.batch_size, replicas=replicas
     )
     leaves = layout(question.sums, question.weighted)
+    looped = time.perf_counter()
     try:
         with Progress(files, records.mean_bytes, on=progress) as show:
             state = loop.run(
@@ -104,6 +105,7 @@ def run(request: Request, *, progress: bool = False) -> Outcome:
             )
     except tf.errors.OpError as error:
         raise explain(error, files, plan) from error
+    looped = time.perf_counter() - looped
     prove(state)
 
     baseline = next((m.spec.name for m in models if m.spec.is_baseline), "")
@@ -146,7 +148,8 @@ def run(request: Request, *, progress: bool = False) -> Outcome:
             "global_batch_size": request.execution.batch_size * replicas,
             "padded_batch_size": inputs.physical(request.execution.batch_size),
             "seconds": round(seconds, 3),
-            "rows_per_second": round(rows / seconds, 1),
+            "loop_seconds": round(looped, 3),
+            "rows_per_second": round(rows / looped, 1),
             "versions": {
                 "assay": __version__,
                 "tensorflow": tf.__version__,
@@ -156,7 +159,7 @@ def run(request: Request, *, progress: bool = False) -> Outcome:
     )
     outcome = Outcome(report, verdict)
     locations = {m.spec.name: m.uri for m in models}
-    output.write(request, outcome.report, verdict, normalise(config, has_baseline=bool(request.baseline)), locations)
+    output.write(request, report, verdict, normalise(config, has_baseline=bool(request.baseline)), locations)
     return outcome
 
 
@@ -194,7 +197,7 @@ def ask(spec: EvaluationSpec, models: Sequence[ModelSpec]) -> Question:
             known = [k for k, m, _ in found if k == key]
             if known and metric.weighted is None:
                 raise RequestError(
-                    f"metrics_specs: two metrics are named {key.label!r}; give one a name of its own in config"
+                    f"metrics_specs: two metrics are named {key.label!r}; give one another name in config"
                 )
             if not known:
                 found.append(item)
@@ -239,7 +242,7 @@ def _load(
 
     loaded: list[Any] = []
     for place, wanted in enumerate(question.models):
-        uri = request.baseline if wanted.is_baseline else request.model
+        uri = model.resolve(request.baseline if wanted.is_baseline else request.model)
         try:
             candidate = model.load(uri, wanted, distribution.extended.worker_devices)
             plan = make_plan(records, graph, [candidate], spec.slices, request.policy)

@@ -80,9 +80,11 @@ def _one(
 
 
 def _invalid_reason(state: State, invalid: int, rows: int) -> str:
-    text = f"{invalid} of {rows} rows have a prediction that is no finite number"
     first = state.first.get("PREDICTION_NAN")
-    return f"{text}; the first of all is {first[0]}, record {first[1]}" if first else text
+    if first is None:
+        return f"{invalid} of {rows} rows have a value too large to be summed exactly"
+    text = f"{invalid} of {rows} rows have a prediction that is no finite number"
+    return f"{text}; the first of all is {first[0]}, record {first[1]}"
 
 
 def with_diffs(
@@ -147,5 +149,3 @@ def hide_small(
     """Returns the slices with at least `minimum` rows, and the key and rows of the others."""
     kept = [s for s in slices if s.rows >= minimum]
     return kept, [(s.key, s.rows) for s in slices if s.rows < minimum]
-
-

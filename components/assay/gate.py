@@ -279,7 +279,8 @@ def _improved(diff: float, baseline: float | None, bound: ChangeThreshold) -> tu
             return False, "baseline is zero" if baseline == 0.0 else "the baseline has no value on this slice"
         # |baseline|, so that the sign of the ratio is the sign of the change.
         if sign * diff / abs(baseline) < sign * bound.relative:
-            return False, f"the relative change, {diff / abs(baseline):.6g}, is on the wrong side of the bound"
+            change = f"{diff / abs(baseline):.6g}"
+            return False, f"the relative change, {change}, is on the wrong side of the bound"
     return True, ""
 
 
@@ -290,7 +291,7 @@ def value_bound(bound: ValueThreshold) -> str:
         parts.append(f">= {_exact(bound.lower_bound)}")
     if bound.upper_bound is not None:
         parts.append(f"<= {_exact(bound.upper_bound)}")
-    return " and ".join(parts) or "any number"
+    return " and ".join(parts)
 
 
 def change_bound(bound: ChangeThreshold) -> str:
@@ -301,7 +302,7 @@ def change_bound(bound: ChangeThreshold) -> str:
         parts.append(f"change {sign} {_exact(bound.absolute)}")
     if bound.relative is not None:
         parts.append(f"relative change {sign} {_exact(bound.relative)}")
-    return " and ".join(parts) or "any change"
+    return " and ".join(parts)
 
 
 def _exact(value: float) -> str:

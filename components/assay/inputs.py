@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from assay import slicing
 from assay.examples import File
-from assay.faults import FAULTS, Fault, mark
+from assay.faults import Fault, mark
 from assay.plan import Plan, input_name
 from assay.slicing import Column
 from assay.spec import SlicingSpec
@@ -56,7 +56,7 @@ def pipeline(
     batch_size: int,
     replicas: int,
 ) -> Pipeline:
-    """Returns the pipeline over the files, as global batches of physical(batch_size) × replicas.
+    """Returns the pipeline over the files, as global batches of physical(batch_size) * replicas.
 
     A batch holds: inputs {"space/feature": [G, ...]}, label_I and weight_I float64 [G] for model
     I where there are such keys, count, position and hash int64 [G], faults int64 [G] (a bit for
@@ -72,7 +72,9 @@ def pipeline(
         hashes = tf.bitcast(tf.fingerprint(serialized), tf.int64)
         numbers = tf.bitwise.right_shift(position, tf.constant(FILE_SHIFT, tf.int64))
         counts = tf.math.bincount(tf.cast(numbers, tf.int32), minlength=len(files), dtype=tf.int64)
-        with tf.control_dependencies([rows_read.assign_add(counts), fingerprint.assign_add(tf.reduce_sum(hashes))]):
+        with tf.control_dependencies(
+            [rows_read.assign_add(counts), fingerprint.assign_add(tf.reduce_sum(hashes))]
+        ):
             return _pad(
                 {"serialized": tf.identity(serialized), "position": position, "hash": hashes},
                 physical(batch_size),
@@ -136,9 +138,7 @@ def _pad(batch: Batch, rows: int) -> Batch:
     return {**padded, "count": tf.cast(tf.range(rows) < real, tf.int64)}
 
 
-def prepare(
-    batch: Batch, plan: Plan, slices: Sequence[SlicingSpec]
-) -> Batch:
+def prepare(batch: Batch, plan: Plan, slices: Sequence[SlicingSpec]) -> Batch:
     """Parses and transforms one padded batch, and looks up labels, weights and slices."""
     serialized = batch.pop("serialized")
     count = batch["count"]
@@ -199,9 +199,7 @@ def _column(value: Any) -> Column:
     """A parsed or transformed feature as values [B, K] and lengths [B]."""
     if isinstance(value, tf.SparseTensor):
         rows = value.dense_shape[0]
-        lengths = tf.math.unsorted_segment_sum(
-            tf.ones_like(value.indices[:, 0]), value.indices[:, 0], rows
-        )
+        lengths = tf.math.unsorted_segment_sum(tf.ones_like(value.indices[:, 0]), value.indices[:, 0], rows)
         return Column(tf.sparse.to_dense(value), lengths)
     if isinstance(value, tf.RaggedTensor):
         return Column(value.to_tensor(), tf.cast(value.row_lengths(), tf.int64))

@@ -48,11 +48,7 @@ def set_up(execution: Execution) -> None:
 
 
 def strategy(execution: Execution) -> tf.distribute.Strategy:
-    """Returns the tf.distribute strategy: `auto` mirrors over the GPUs, or over several logical CPUs.
-
-    Raises:
-      RequestError: `mirrored` finds no second device where one was asked for.
-    """
+    """Returns the tf.distribute strategy: `auto` mirrors over the GPUs, or over several logical CPUs."""
     gpus = [d.name for d in tf.config.list_logical_devices("GPU")]
     cpus = [d.name for d in tf.config.list_logical_devices("CPU")]
     devices = gpus or cpus[: execution.logical_devices or 1]

@@ -113,7 +113,9 @@ def _output(spec: ModelSpec, names: list[str], place: str) -> str:
             raise unknown("prediction_key", spec.prediction_key, names, place=place)
         return spec.prediction_key
     if len(names) != 1:
-        raise RequestError(f"{place}: several outputs; set prediction_key to one of: {', '.join(sorted(names))}")
+        raise RequestError(
+            f"{place}: several outputs; set prediction_key to one of: {', '.join(sorted(names))}"
+        )
     return names[0]
 
 
@@ -156,10 +158,10 @@ def from_keras(loaded: Any, spec: ModelSpec, uri: str) -> Model:
     select = _output(spec, outputs, f"model {uri}")
 
     def call(features: Mapping[str, tf.Tensor]) -> tf.Tensor:
-        given = dict(features) if as_mapping else [features[n] for n in names]
+        given: Any = dict(features) if as_mapping else [features[n] for n in names]
         result = loaded(given if as_mapping or len(names) > 1 else given[0], training=False)
-        if isinstance(result, Mapping):
-            return result[select]
-        return result[outputs.index(select)] if isinstance(result, (list, tuple)) else result
+        if isinstance(result, (list, tuple)):
+            return result[outputs.index(select)]
+        return result[select] if isinstance(result, Mapping) else result
 
     return Model(spec, uri, "call(training=False)", inputs, "", [call], loaded)

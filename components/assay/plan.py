@@ -81,7 +81,7 @@ def plan(
       RequestError: a feature is in neither place.
     """
     if transform is not None and _is_transformed(records, transform):
-        log.info("the examples are Transform's output already; the transform graph only gives types")
+        log.info("the examples are Transform's output already; the transform graph is left aside")
         transform = None
     transformed = transform.outputs if transform else {}
     raw = records.types
@@ -114,7 +114,8 @@ def plan(
         transform=transform,
         feeds=tuple(feeds),
         labels=tuple(
-            find(m.spec.label_key, "label_key", label_order, number=True) if m.spec.label_key else None for m in models
+            find(m.spec.label_key, "label_key", label_order, number=True) if m.spec.label_key else None
+            for m in models
         ),
         weights=tuple(
             find(m.spec.example_weight_key, "example_weight_key", label_order, number=True)

@@ -19,7 +19,8 @@ class Progress:
         self._bar = None
         if on and sys.stderr.isatty():
             from rich.console import Console
-            from rich.progress import BarColumn, Progress as Bar, TextColumn, TimeRemainingColumn
+            from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+            from rich.progress import Progress as Bar
 
             self._bar = Bar(
                 TextColumn("{task.completed:,.0f} rows"),

@@ -50,7 +50,12 @@ def to_json(report: Report, verdict: Verdict) -> str:
         },
         "models": report.models,
         "slices": [
-            {"key": key_record(s.key), "rows": s.rows, "weight": s.weight, **_values(s.values, report.baseline_name)}
+            {
+                "key": key_record(s.key),
+                "rows": s.rows,
+                "weight": s.weight,
+                **_values(s.values, report.baseline_name),
+            }
             for s in report.slices
         ],
         "cross_slices": [

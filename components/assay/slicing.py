@@ -64,7 +64,9 @@ def slice_texts(specs: Sequence[SlicingSpec], columns: Mapping[str, Column], row
             texts, present = parts[name]
             keys = _cross(keys, texts, lambda a, b: tf.strings.join([a, b]))
             valid = _cross(valid, present, tf.logical_and)
-            fits = [_fits(spec, name, places[name], columns[name].values.dtype, texts) for spec in group.specs]
+            fits = [
+                _fits(spec, name, places[name], columns[name].values.dtype, texts) for spec in group.specs
+            ]
             accepted = [_cross(a, f, tf.logical_and) for a, f in zip(accepted, fits, strict=True)]
         anyone = accepted[0]
         for other in accepted[1:]:

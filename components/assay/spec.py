@@ -190,6 +190,8 @@ class ValueThreshold:
     upper_bound: float | None = None
 
     def __post_init__(self) -> None:
+        if self.lower_bound is None and self.upper_bound is None:
+            raise RequestError("value_threshold asks nothing; set lower_bound, upper_bound or both")
         _finite(self.lower_bound, "value_threshold.lower_bound")
         _finite(self.upper_bound, "value_threshold.upper_bound")
         if None not in (self.lower_bound, self.upper_bound) and self.lower_bound > self.upper_bound:  # type: ignore[operator]
@@ -208,6 +210,8 @@ class ChangeThreshold:
     relative: float | None = None
 
     def __post_init__(self) -> None:
+        if self.absolute is None and self.relative is None:
+            raise RequestError("change_threshold asks nothing; set absolute, relative or both")
         _finite(self.absolute, "change_threshold.absolute")
         _finite(self.relative, "change_threshold.relative")
 

@@ -5,7 +5,7 @@ limb[e] * 2**(32 * e) for the exponents e of its column, each limb truncated tow
 are added as int64, so that the order, the grouping and the number of replicas cannot matter
 (the idea of a Kulisch accumulator, U. Kulisch, "Computer Arithmetic and Validity", 2008, cut to
 a window of a few words). What lies below the last limb is dropped: less than 2**(32 * e_last)
-a row. What lies above the first is refused by `in_range`.
+a row. A row with more than the first limb holds leaves its metric undefined.
 
 Runs on the host, on NumPy alone.
 """
@@ -27,6 +27,7 @@ WEIGHT = (0, -1, -2)  # below 2**31 a row, to 2**-64
 REAL = (1, 0, -1, -2, -3)  # below 2**63 a row, to 2**-96
 
 WORD = 2.0**32
+MOST_ROWS = 2**31  # a limb is below 2**32 a row, and holds 2**63
 
 
 @dataclass(frozen=True)
@@ -109,11 +110,15 @@ def _add(left: Mapping[str, int], right: Mapping[str, int]) -> dict[str, int]:
 
 
 def prove(state: State) -> None:
-    """Checks that every row read was counted exactly once.
+    """Checks that every row read was counted exactly once, and that no limb can have overflowed.
 
     Raises:
-      DataError: rows or fingerprints differ between the reader and the replicas.
+      DataError: rows or fingerprints differ between the reader and the replicas, or there are
+        2**31 rows or more.
     """
+    rows = sum(state.rows_counted.values())
+    if rows >= MOST_ROWS:
+        raise DataError(f"{rows} rows; sums are exact below {MOST_ROWS} rows, split the examples")
     for uri in sorted({*state.rows_read, *state.rows_counted}):
         read, counted = state.rows_read.get(uri, 0), state.rows_counted.get(uri, 0)
         if read != counted:

@@ -169,9 +169,7 @@ class Accumulator:
             bins = self._leaves[place].bins
             with tf.control_dependencies([_grow(self.binned[place], needed, bins)]):
                 index = slot * bins + tf.cast(tf.gather(parts[place].bins, rows), tf.int64)
-                self.binned[place].scatter_add(
-                    tf.IndexedSlices(tf.gather(parts[place].limbs, rows), index)
-                )
+                self.binned[place].scatter_add(tf.IndexedSlices(tf.gather(parts[place].limbs, rows), index))
         position = batch["position"]
         bits = tf.constant([1 << place for place in range(len(FAULTS))], tf.int64)
         hit = tf.bitwise.bitwise_and(faults[:, None], bits[None]) > 0

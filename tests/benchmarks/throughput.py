@@ -66,7 +66,9 @@ def bare(files: list[str], folder: str, batch: int) -> float:
 
 def assay(files: list[str], folder: str, batch: int, replicas: int) -> float:
     """Rows a second of the evaluation loop, with every metric and slice of the workload."""
-    execution = Execution("mirrored" if replicas > 1 else "one_device", replicas if replicas > 1 else 0, batch, STEPS)
+    execution = Execution(
+        "mirrored" if replicas > 1 else "one_device", replicas if replicas > 1 else 0, batch, STEPS
+    )
     spec = to_spec(read(workload.EVAL_CONFIG), has_baseline=False)
     question = ask(spec, spec.models)
     found = examples.locate(files, ("eval",))

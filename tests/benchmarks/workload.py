@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from pathlib import Path
@@ -69,7 +70,7 @@ class Mlp(tf.Module):
         random = np.random.default_rng(seed)
         self.layers = []
         sizes = (FLOATS, 64, 32, 1)
-        for fan_in, fan_out in zip(sizes[:-1], sizes[1:], strict=True):
+        for fan_in, fan_out in itertools.pairwise(sizes):
             weights = random.normal(size=[fan_in, fan_out]).astype(np.float32) / np.sqrt(fan_in)
             self.layers.append((tf.Variable(weights), tf.Variable(tf.zeros([fan_out]))))
 

@@ -7,10 +7,10 @@ import pickle
 
 import numpy as np
 import pytest
+import sums
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import sums
 from assay.metrics import CLASSES
 from assay.spec import OVERALL
 from assay.state import State, from_bytes, merge, to_bytes

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 import sklearn.metrics as sk
-
 import sums
+
 from assay.metrics import CLASSES
 from assay.values import Undefined
 
@@ -84,7 +84,9 @@ def test_curves_equal_the_exact_area_on_scores_that_fall_apart_into_buckets(curv
     metric = sums.metric(name, **dict(config))
     found = sums.value(metric, sums.state(metric, labels, predictions, weights if weighted else None))
     oracle = CURVES[curve] or davis_goadrich
-    assert found == pytest.approx(oracle(labels, predictions, weights), abs=2e-6 if oracle is davis_goadrich else 1e-9)
+    assert found == pytest.approx(
+        oracle(labels, predictions, weights), abs=2e-6 if oracle is davis_goadrich else 1e-9
+    )
 
 
 def test_roc_is_within_its_bin_bound_on_arbitrary_scores():

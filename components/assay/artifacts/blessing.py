@@ -40,9 +40,7 @@ def write(folder: str, blessed: bool) -> None:
         path = os.path.join(folder, name)
         if tf.io.gfile.exists(path):
             tf.io.gfile.remove(path)
-    with tf.io.gfile.GFile(
-        os.path.join(folder, BLESSED_FILE if blessed else NOT_BLESSED_FILE), "w"
-    ) as file:
+    with tf.io.gfile.GFile(os.path.join(folder, BLESSED_FILE if blessed else NOT_BLESSED_FILE), "w") as file:
         file.write("")
 
 
@@ -89,8 +87,4 @@ def message(reasons: Sequence[str]) -> str:
             return text
     more = f"; and {len(reasons) - 1} more" if len(reasons) > 1 else ""
     room = MESSAGE_BYTES - len(f"…{more}".encode())
-    return (
-        "".join(reasons[:1]).encode()[:room].decode(errors="ignore")
-        + ("…" if reasons else "")
-        + more
-    )
+    return "".join(reasons[:1]).encode()[:room].decode(errors="ignore") + ("…" if reasons else "") + more

@@ -57,9 +57,7 @@ def render(report: Report, verdict: Verdict) -> str:
         passed_count=len(passed),
         columns=columns,
         weighted=any(s.weight != s.rows for s in report.slices),
-        slices=[
-            (slice_text(s.key), s, _cells(s.values, columns, report.baseline_name)) for s in shown
-        ],
+        slices=[(slice_text(s.key), s, _cells(s.values, columns, report.baseline_name)) for s in shown],
         cross_slices=[
             (
                 slice_text(c.baseline_key),

@@ -71,9 +71,7 @@ def metrics_records(report: Report) -> Iterator[Message]:
         record = metrics_for_slice_pb2.MetricsForSlice(**place)
         for key, value in sorted(values.items(), key=lambda item: _order(item[0])):
             number = float("nan") if isinstance(value, Undefined) else value
-            record.metric_keys_and_values.add(
-                key=metric_key(key), value={"double_value": {"value": number}}
-            )
+            record.metric_keys_and_values.add(key=metric_key(key), value={"double_value": {"value": number}})
         yield record
 
 
@@ -82,9 +80,7 @@ def plots_records(report: Report) -> Iterator[Message]:
     for found in report.slices:
         record = metrics_for_slice_pb2.PlotsForSlice(slice_key=slice_key(found.key))
         # TFMA's viewer shows the last entry of a model: the one with both default plots.
-        plots = sorted(
-            found.plots.items(), key=lambda item: (item[0].name in UNNAMED_PLOTS, _order(item[0]))
-        )
+        plots = sorted(found.plots.items(), key=lambda item: (item[0].name in UNNAMED_PLOTS, _order(item[0])))
         entries: dict[tuple[str, str, bool], Any] = {}
         for key, plot in plots:
             name = "" if key.name in UNNAMED_PLOTS else key.name
@@ -237,9 +233,7 @@ def validation_result(verdict: Verdict) -> Message:
         told: dict[Any, Finding] = {}
         for f in failures:
             told.setdefault((f.key, f.threshold.change if f.is_change else f.threshold.value), f)
-        result.metric_validations_per_slice.add(
-            **place, failures=[_failure(f) for f in told.values()]
-        )
+        result.metric_validations_per_slice.add(**place, failures=[_failure(f) for f in told.values()])
     for spec in unique(missing):
         if isinstance(spec, CrossSlicingSpec):
             result.missing_cross_slices.append(_cross_spec(spec))
@@ -284,9 +278,7 @@ def _set(message: Any, **bounds: float | None) -> None:
 
 
 def _slicing_spec(spec: SlicingSpec) -> Message:
-    return config_pb2.SlicingSpec(
-        feature_keys=spec.feature_keys, feature_values=dict(spec.feature_values)
-    )
+    return config_pb2.SlicingSpec(feature_keys=spec.feature_keys, feature_values=dict(spec.feature_values))
 
 
 def _cross_spec(spec: CrossSlicingSpec) -> Message:
