@@ -6,8 +6,9 @@ the config written beside the results is the one that its readers expect.
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from google.protobuf import json_format
@@ -93,13 +94,9 @@ def normalise(config: Message, *, has_baseline: bool) -> Message:
         result.model_specs[1].is_baseline = True
     if not has_baseline:
         kept = [m for m in result.model_specs if not m.is_baseline]
-        dropped = {m.name for m in result.model_specs if m.is_baseline}
         del result.model_specs[:]
         result.model_specs.extend(kept)
         for metrics in result.metrics_specs:
-            names = [n for n in metrics.model_names if n not in dropped]
-            metrics.ClearField("model_names")
-            metrics.model_names.extend(names)
             for threshold in _threshold_messages(metrics):
                 threshold.ClearField("change_threshold")
     if not result.model_specs:
@@ -138,19 +135,26 @@ def to_spec(config: Message, *, has_baseline: bool) -> EvaluationSpec:
     if len(models) > 1 and ("" in names or len(set(names)) < len(names)):
         raise RequestError(f"model_specs: each of several needs a name of its own; these are {names}")
     if has_baseline and sum(m.is_baseline for m in models) != 1:
-        raise RequestError("a baseline model is given, and no model_spec has is_baseline")
+        raise RequestError(
+            f"a baseline model is given, and of the model_specs {names} none has is_baseline; name one "
+            "spec without a name, of which the baseline gets a copy, or two, one with is_baseline"
+        )
     if all(m.is_baseline for m in models) or (not has_baseline and len(models) > 1):
         raise RequestError(f"model_specs name {names}; exactly one must not be the baseline")
-    slices = tuple(_slicing(s, "slicing_specs") for s in full.slicing_specs) or (SlicingSpec(),)
-    cross = tuple(_cross(c, "cross_slicing_specs") for c in full.cross_slicing_specs)
+    with _at("slicing_specs"):
+        slices = tuple(_slicing(s) for s in full.slicing_specs) or (SlicingSpec(),)
+    with _at("cross_slicing_specs"):
+        cross = tuple(_cross(c) for c in full.cross_slicing_specs)
     given: Any = config
     metrics: list[MetricSpec] = []
     for place, (asked, done) in enumerate(zip(given.metrics_specs, full.metrics_specs, strict=True)):
         for name in done.model_names:
             if name not in names:
                 raise unknown("model name", name, names, place=f"metrics_specs[{place}].model_names")
-        for weighted in _weighting(done):
-            metrics.extend(_metric(m, place, tuple(done.model_names), weighted) for m in asked.metrics)
+        for metric in asked.metrics:
+            with _at(f"metrics_specs[{place}], metric {metric.class_name!r}"):
+                for weighted in _weighting(done):
+                    metrics.append(_metric(metric, tuple(done.model_names), weighted))
     spec = EvaluationSpec(
         models=models,
         slices=unique(slices),
@@ -197,14 +201,21 @@ def _model(m: Any) -> ModelSpec:
     )
 
 
-def _slicing(s: Any, place: str) -> SlicingSpec:
+def _slicing(s: Any) -> SlicingSpec:
     return SlicingSpec(tuple(s.feature_keys), tuple(sorted(s.feature_values.items())))
 
 
-def _cross(c: Any, place: str) -> CrossSlicingSpec:
-    return CrossSlicingSpec(
-        _slicing(c.baseline_spec, place), tuple(_slicing(s, place) for s in c.slicing_specs)
-    )
+def _cross(c: Any) -> CrossSlicingSpec:
+    return CrossSlicingSpec(_slicing(c.baseline_spec), tuple(map(_slicing, c.slicing_specs)))
+
+
+@contextlib.contextmanager
+def _at(place: str) -> Iterator[None]:
+    """Puts the place in front of what is refused within."""
+    try:
+        yield
+    except RequestError as error:
+        raise RequestError(f"{place}: {error}") from error
 
 
 def _weighting(metrics: Any) -> list[bool | None]:
@@ -214,34 +225,35 @@ def _weighting(metrics: Any) -> list[bool | None]:
     return [flag for flag, on in ((True, options.weighted), (False, options.unweighted)) if on] or [None]
 
 
-def _metric(m: Any, place: int, model_names: tuple[str, ...], weighted: bool | None) -> MetricSpec:
-    where = f"metrics_specs[{place}], metric {m.class_name!r}"
+def _metric(m: Any, model_names: tuple[str, ...], weighted: bool | None) -> MetricSpec:
     if m.module and not any(f"{m.module}.".startswith(f"{known}.") for known in METRIC_MODULES):
-        raise RequestError(f"{where}: module {m.module!r}: custom metric modules are not supported yet")
+        raise RequestError(f"module {m.module!r}: custom metric modules are not supported yet")
     thresholds = []
     if m.HasField("threshold"):
-        thresholds.append(_threshold(m.threshold, where))
+        thresholds.append(_threshold(m.threshold))
     for item in m.per_slice_thresholds:
         if not item.slicing_specs:
-            raise RequestError(f"{where}: per_slice_thresholds without slicing_specs; name the slices")
-        specs = tuple(_slicing(s, where) for s in item.slicing_specs)
-        thresholds.append(_threshold(item.threshold, where, slices=specs))
+            raise RequestError("per_slice_thresholds without slicing_specs; name the slices")
+        thresholds.append(_threshold(item.threshold, slices=tuple(map(_slicing, item.slicing_specs))))
     for item in m.cross_slice_thresholds:
         if not item.cross_slicing_specs:
-            raise RequestError(f"{where}: cross_slice_thresholds without cross_slicing_specs; name them")
-        cross = tuple(_cross(c, where) for c in item.cross_slicing_specs)
-        thresholds.append(_threshold(item.threshold, where, cross=cross))
-    return MetricSpec(
+            raise RequestError("cross_slice_thresholds without cross_slicing_specs; name them")
+        thresholds.append(_threshold(item.threshold, cross=tuple(map(_cross, item.cross_slicing_specs))))
+    metric = MetricSpec(
         class_name=m.class_name,
         module=m.module,
-        config=_arguments(m.config, where),
+        config=_arguments(m.config),
         model_names=model_names,
         weighted=weighted,
         thresholds=tuple(t for t in thresholds if t.value or t.change),
     )
+    build(metric)  # refuses a class or an argument that there is not
+    if metric.thresholds and m.class_name.endswith("Plot"):
+        raise RequestError("a threshold on a plot, which is no single number; take it away")
+    return metric
 
 
-def _arguments(text: str, where: str) -> dict[str, Any]:
+def _arguments(text: str) -> dict[str, Any]:
     """The constructor arguments of a MetricConfig: JSON whose braces may be missing."""
     stripped = text.strip()
     if not stripped:
@@ -251,15 +263,11 @@ def _arguments(text: str, where: str) -> dict[str, Any]:
     try:
         return dict(json.loads(stripped))
     except (json.JSONDecodeError, TypeError, ValueError) as error:
-        raise RequestError(f"{where}: config is not JSON: {text!r} ({error})") from error
+        raise RequestError(f"config is not JSON: {text!r} ({error})") from error
 
 
 def _threshold(
-    t: Any,
-    where: str,
-    *,
-    slices: Sequence[SlicingSpec] | None = None,
-    cross: Sequence[CrossSlicingSpec] = (),
+    t: Any, *, slices: tuple[SlicingSpec, ...] | None = None, cross: tuple[CrossSlicingSpec, ...] = ()
 ) -> Threshold:
     value = change = None
     if t.HasField("value_threshold"):
@@ -270,9 +278,9 @@ def _threshold(
         name = type(c).DESCRIPTOR.fields_by_name["direction"].enum_type.values_by_number[c.direction].name
         if name not in Direction.__members__:
             known = ", ".join(Direction.__members__)
-            raise RequestError(f"{where}: change_threshold.direction is {name}; one of {known} is needed")
+            raise RequestError(f"change_threshold.direction is {name}; one of {known} is needed")
         change = ChangeThreshold(Direction[name], _bound(c, "absolute"), _bound(c, "relative"))
-    return Threshold(value, change, None if slices is None else tuple(slices), tuple(cross))
+    return Threshold(value, change, slices, cross)
 
 
 def _bound(message: Any, field: str) -> float | None:
@@ -280,22 +288,9 @@ def _bound(message: Any, field: str) -> float | None:
 
 
 def _check_thresholds(spec: EvaluationSpec) -> None:
-    """Refuses thresholds that no value could ever be held against."""
-    made = [s.features for s in spec.slices]
+    """Refuses thresholds on slices that no row could ever fall into."""
     for metric in spec.metrics:
-        if metric.class_name.endswith("Plot") and metric.thresholds:
-            raise RequestError(
-                f"metric {metric.class_name!r} has a threshold, and its value is a plot, no single number"
-            )
-        build(metric)
         for threshold in metric.thresholds:
-            for wanted in threshold.slicing_specs or ():
-                if wanted.features not in made:
-                    known = "; ".join(s.text for s in spec.slices)
-                    raise RequestError(
-                        f"metric {metric.class_name!r} has a threshold on the slice {wanted.text!r}, which "
-                        f"slicing_specs do not make; they make: {known}"
-                    )
             for cross in threshold.cross_slicing_specs:
                 if cross not in spec.cross_slices:
                     known = "; ".join(c.text for c in spec.cross_slices) or "none"
@@ -303,3 +298,26 @@ def _check_thresholds(spec: EvaluationSpec) -> None:
                         f"metric {metric.class_name!r} has a threshold on the cross slice {cross.text!r}, "
                         f"which is not among cross_slicing_specs: {known}"
                     )
+            parts = [s for c in threshold.cross_slicing_specs for s in (c.baseline_spec, *c.slicing_specs)]
+            for wanted in (*(threshold.slicing_specs or ()), *parts):
+                if not any(_overlap(wanted, made) for made in spec.slices):
+                    known = "; ".join(s.text for s in spec.slices)
+                    raise RequestError(
+                        f"metric {metric.class_name!r} has a threshold on the slice {wanted.text!r}, which "
+                        f"slicing_specs do not make; they make: {known}"
+                    )
+
+
+def _overlap(left: SlicingSpec, right: SlicingSpec) -> bool:
+    """Whether one slice may be made by both specs."""
+    fixed = dict(right.feature_values)
+    return left.features == right.features and all(
+        _same(text, fixed.get(feature, text)) for feature, text in left.feature_values
+    )
+
+
+def _same(left: str, right: str) -> bool:
+    try:
+        return left == right or float(left) == float(right)
+    except ValueError:
+        return False

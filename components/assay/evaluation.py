@@ -175,6 +175,7 @@ def ask(spec: EvaluationSpec, models: Sequence[ModelSpec]) -> Question:
     places = {m.name: place for place, m in enumerate(ordered)}
     weighted = [place for place, m in enumerate(ordered) if m.example_weight_key]
     found: list[tuple[MetricKey, Any, Any]] = []
+    named: dict[MetricKey, Any] = {}
     checks: list[Check] = []
     for wanted in spec.metrics:
         metric = build(wanted)
@@ -194,13 +195,13 @@ def ask(spec: EvaluationSpec, models: Sequence[ModelSpec]) -> Question:
                 if metric.statistics is None
                 else Sum(metric.statistics, places[name], key.example_weighted),
             )
-            known = [k for k, m, _ in found if k == key]
-            if known and metric.weighted is None:
+            same = (wanted.class_name, wanted.config)
+            if key not in named:
+                found.append(item)
+            if named.setdefault(key, same) != same:
                 raise RequestError(
                     f"metrics_specs: two metrics are named {key.label!r}; give one another name in config"
                 )
-            if not known:
-                found.append(item)
             if not model.is_baseline:
                 checks.extend(Check(key, t) for t in wanted.thresholds)
     sums = list(dict.fromkeys(s for _, _, s in found if s is not None))

@@ -5,6 +5,7 @@ Runs on the host, once, after the last merge: the only place where anything is d
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -75,7 +76,8 @@ def _one(
         elif isinstance(value, Undefined):
             values[item.key] = value
         else:
-            values[item.key] = float(value)  # type: ignore[arg-type]
+            number = float(value)  # type: ignore[arg-type]
+            values[item.key] = number if math.isfinite(number) else Undefined(f"the formula gives {number}")
     return SliceValues(key, rows, float(examples[weight_column]), with_diffs(values, baseline_name), plots)
 
 

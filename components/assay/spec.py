@@ -114,7 +114,7 @@ class SlicingSpec:
         twice = sorted({f for f in self.feature_keys if f in fixed or self.feature_keys.count(f) > 1})
         if twice:
             raise RequestError(
-                f"slicing_specs: feature {twice[0]!r} is named twice in one spec; "
+                f"feature {twice[0]!r} is named twice in one slicing spec; "
                 "name it once, in feature_keys or in feature_values"
             )
 
@@ -159,20 +159,16 @@ def same_value(value: SliceValue, text: str) -> bool:
 
     A text that looks like a number matches that int, or that float32, too (as in TFMA).
     """
+    import numpy as np
+
     if isinstance(value, bytes):
         return value == text.encode()
     try:
         if isinstance(value, int):
             return value == int(text)
-        return value == _float32(float(text))
+        return value == float(np.float32(float(text)))
     except (ValueError, OverflowError):
         return False
-
-
-def _float32(value: float) -> float:
-    import numpy as np
-
-    return float(np.float32(value))
 
 
 class Direction(enum.Enum):
@@ -323,11 +319,8 @@ class Policy:
     slice_features: str = "raw"
 
     def __post_init__(self) -> None:
-        for name, valid in (
-            ("first_model", FIRST_MODEL),
-            ("stale_baseline", STALE_BASELINE),
-            ("slice_features", SLICE_FEATURES),
-        ):
+        known = {"first_model": FIRST_MODEL, "stale_baseline": STALE_BASELINE, "slice_features": SLICE_FEATURES}
+        for name, valid in known.items():
             if getattr(self, name) not in valid:
                 raise unknown(name, str(getattr(self, name)), valid)
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping
+import math
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from assay.metrics import calibration, confusion, counts, multiclass, regression
 from assay.metrics.metric import Metric, Statistics, Totals
@@ -30,25 +33,65 @@ CLASSES: Mapping[str, Callable[..., Metric]] = {
 }
 
 
+# Arguments that Keras writes down for every metric, at the only value that we have.
+NEUTRAL = {
+    "dtype": "float32",
+    "class_id": None,
+    "from_logits": False,
+    "label_weights": None,
+    "multi_label": False,
+    "num_labels": None,
+    "thresholds": None,
+    "top_k": None,
+}
+
+
 def build(spec: MetricSpec) -> Metric:
     """Returns the metric that a spec names.
 
     Raises:
-      RequestError: no such class, or no such argument of it; the nearest known ones are named.
+      RequestError: no such class, no such argument of it, or a value of another type; what would
+        be valid is named.
     """
     if spec.class_name not in CLASSES:
         raise unknown("metric class", spec.class_name, CLASSES)
     factory = CLASSES[spec.class_name]
-    accepted = inspect.signature(factory).parameters
-    # Keras writes its defaults into the config; what says nothing new is let through.
-    given = {k: v for k, v in spec.config.items() if v is not None and (k, v) != ("dtype", "float32")}
-    for argument in given:
+    accepted = {name: hint for name, hint in typing.get_type_hints(factory).items() if name != "return"}
+    given = {}
+    for argument, value in spec.config.items():
         if argument not in accepted:
-            raise unknown("argument", argument, accepted, place=f"metric {spec.class_name}")
-    try:
-        return factory(**given)
-    except TypeError as error:
-        raise RequestError(f"metric {spec.class_name}: {error}") from error
+            if argument not in NEUTRAL or value != NEUTRAL[argument]:
+                raise unknown("argument", argument, accepted, place=f"metric {spec.class_name}")
+        elif value is not None:
+            if not _fits(value, accepted[argument]):
+                raise RequestError(
+                    f"metric {spec.class_name}: {argument} is {value!r}; needed: {_names(accepted[argument])}"
+                )
+            given[argument] = value
+    return factory(**given)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a JSON value is of the type that an argument declares."""
+    kinds = typing.get_args(hint)
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+        return any(_fits(value, kind) for kind in kinds)
+    if typing.get_origin(hint) is Sequence:
+        return isinstance(value, list) and all(_fits(item, kinds[0]) for item in value)
+    if hint is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, hint) and (hint is bool or not isinstance(value, bool))
+
+
+def _names(hint: Any) -> str:
+    """An argument's type in words."""
+    kinds = typing.get_args(hint)
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+        return " or ".join(_names(kind) for kind in kinds if kind is not types.NoneType)
+    if typing.get_origin(hint) is Sequence:
+        return f"a list, each {_names(kinds[0])}"
+    words = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+    return words.get(hint, str(hint))
 
 
 __all__ = ["CLASSES", "Metric", "Statistics", "Totals", "build"]
