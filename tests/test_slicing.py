@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay import slicing
-from assay.slicing import Column, Vocabulary, parse, part_text, slice_texts
+from assay.slicing import Column, Vocabulary, parse, part_text, slice_keys
 from assay.spec import RequestError, SlicingSpec
 
 
@@ -21,10 +21,11 @@ def column(rows, dtype):
 
 def keys(specs, columns, rows):
     """Returns the set of slice keys of each row; a key twice in a row would show as a count."""
-    texts = slice_texts(specs, columns, tf.constant(rows)).numpy()
+    made_keys = slice_keys(specs, columns, tf.constant(rows))
+    texts = made_keys.texts.numpy().tolist()
     found = []
-    for row in texts:
-        parsed = [parse(t, slicing.features(specs)) for t in row.tolist() if t != b"-"]
+    for row in made_keys.places.numpy().tolist():
+        parsed = [parse(texts[p], slicing.features(specs)) for p in row if p >= 0 and texts[p] != b"-"]
         assert len(parsed) == len(set(parsed)), "a row counts once in a slice"
         found.append(set(parsed))
     return found
@@ -109,10 +110,27 @@ def test_the_graph_writes_what_the_host_reads(values, number):
 
 def test_the_vocabulary_numbers_keys_as_they_appear_and_keeps_them():
     vocabulary = Vocabulary()
-    first = vocabulary.slots(tf.constant([["x", "-"], ["y", "x"]]))
-    second = vocabulary.slots(tf.constant([["z", "y"], ["-", "-"]]))
-    assert first.numpy().tolist() == [[0, -1], [1, 0]]
-    assert second.numpy().tolist() == [[2, 1], [-1, -1]]
+    first = vocabulary.slots(tf.constant(["x", "-", "y", "x"]))
+    second = vocabulary.slots(tf.constant(["z", "y", "-"]))
+    assert first.numpy().tolist() == [0, -1, 1, 0]
+    assert second.numpy().tolist() == [2, 1, -1]
+
+
+def test_a_nan_feature_makes_no_slice():
+    column_of_nan = {"x": column([[float("nan")], [1.5]], tf.float32)}
+    assert keys([SlicingSpec(("x",))], column_of_nan, 2) == [set(), {(("x", 1.5),)}]
+    assert keys([SlicingSpec(("x", "hour"))], {**column_of_nan, "hour": column([[7], [7]], tf.int64)}, 2) == [
+        set(),
+        {(("hour", 7), ("x", 1.5))},
+    ]
+
+
+def test_crosses_of_many_distinct_values():
+    random = np.random.default_rng(0)
+    rows = {n: random.integers(-(2**62), 2**62, 500) for n in ("a", "b", "c", "d", "e", "f")}
+    columns = {n: column([[int(v)] for v in values], tf.int64) for n, values in rows.items()}
+    found = keys([SlicingSpec(tuple(rows))], columns, 500)
+    assert found == [{tuple((n, int(rows[n][i])) for n in rows)} for i in range(500)]
 
 
 def test_a_feature_named_twice_is_refused():

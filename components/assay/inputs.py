@@ -82,9 +82,11 @@ def pipeline(
 
     @plain
     def number(batch: Batch) -> Batch:
-        texts = tf.where(batch["count"][:, None] > 0, batch.pop("slices"), "-")
-        slots = vocabulary.slots(texts)
-        return {**batch, "slots": tf.ensure_shape(slots, [*batch["count"].shape, None])}
+        numbers = vocabulary.slots(batch.pop("slice_texts"))
+        places = batch.pop("slice_places")
+        slots = tf.gather(numbers, tf.maximum(places, 0))
+        none = tf.logical_or(places < 0, batch["count"][:, None] == 0)
+        return {**batch, "slots": tf.where(none, tf.constant(-1, tf.int64), slots)}
 
     dataset = (
         _records(files, batch_size)
@@ -177,14 +179,11 @@ def prepare(batch: Batch, plan: Plan, slices: Sequence[SlicingSpec]) -> Batch:
                 faults = mark(faults, fault, tf.logical_and(rows, live))
             found[f"label_{place}"] = tf.where(tf.logical_or(bad, none), tf.zeros_like(value), value)
     columns = {name: _column(spaces[space][name]) for name, space in plan.slices.items()}
-    prepared = {
-        **batch,
-        **found,
-        "inputs": inputs,
-        "faults": faults * count,
-        "slices": slicing.slice_texts(slices, columns, tf.shape(count)[0]),
-    }
-    return tf.nest.map_structure(lambda t: tf.ensure_shape(t, [*count.shape, *t.shape[1:]]), prepared)
+    prepared = {**batch, **found, "inputs": inputs, "faults": faults * count}
+    keys = slicing.slice_keys(slices, columns, tf.shape(count)[0])
+    prepared["slice_places"] = keys.places
+    prepared = tf.nest.map_structure(lambda t: tf.ensure_shape(t, [*count.shape, *t.shape[1:]]), prepared)
+    return {**prepared, "slice_texts": keys.texts}
 
 
 def _dense(value: Any) -> tf.Tensor:

@@ -1,7 +1,7 @@
 """Rows to slices: slice keys made in graph, and the vocabulary that grows as they appear.
 
-Runs on the host, inside the tf.data pipeline; no Python per row or batch. A slice key travels as
-one string: for each feature, sorted by name, its place, a type letter and a netstring of the value
+Runs on the host, inside the tf.data pipeline; no Python per row or batch. A slice key is one
+string: for each feature, sorted by name, its place, a type letter and a netstring of the value
 (`0b4:Cash1i2:17`), so that a string "5" and an int 5 stay apart and any byte may occur.
 """
 
@@ -46,67 +46,93 @@ def features(specs: Sequence[SlicingSpec]) -> tuple[str, ...]:
     return tuple(sorted({f for spec in specs for f in spec.features}))
 
 
-def slice_texts(specs: Sequence[SlicingSpec], columns: Mapping[str, Column], rows: tf.Tensor) -> tf.Tensor:
-    """Returns the slice keys of each row as strings [B, S], "-" where there is none.
+@dataclass(frozen=True)
+class Keys:
+    """Slice keys of a batch, each text once.
+
+    texts: [C] strings, "-" for none; places: which of them each row is in, [B, S] int64, -1 for
+    none; fits: for each spec of the group, whether it accepts the key, [C] bool.
+    """
+
+    texts: tf.Tensor
+    places: tf.Tensor
+    fits: Sequence[tf.Tensor] = ()
+
+
+def slice_keys(specs: Sequence[SlicingSpec], columns: Mapping[str, Column], rows: tf.Tensor) -> Keys:
+    """Returns the slice keys of a batch of `rows` rows.
 
     A row belongs to a slice for each combination of its features' values; a row that lacks one of
-    the features belongs to none. `rows` is B. Graph, host.
+    the features belongs to none. Strings are made once a distinct key, not once a row. Graph, host.
     """
     names = features(specs)
-    places = {name: place for place, name in enumerate(names)}
-    parts = {name: _parts(places[name], columns[name]) for name in names}
     found = []
     for group in groups(specs):
-        keys = tf.fill([rows, 1], "")
-        valid = tf.fill([rows, 1], True)
-        accepted = [valid] * len(group.specs)
+        keys = None
         for name in group.features:
-            texts, present = parts[name]
-            keys = _cross(keys, texts, lambda a, b: tf.strings.join([a, b]))
-            valid = _cross(valid, present, tf.logical_and)
-            fits = [
-                _fits(spec, name, places[name], columns[name].values.dtype, texts) for spec in group.specs
-            ]
-            accepted = [_cross(a, f, tf.logical_and) for a, f in zip(accepted, fits, strict=True)]
-        anyone = accepted[0]
-        for other in accepted[1:]:
-            anyone = tf.logical_or(anyone, other)
-        found.append(tf.where(tf.logical_and(valid, anyone), keys, "-"))
-    return tf.concat(found, 1)
+            one = _of_feature(name, names.index(name), columns[name], group.specs)
+            keys = one if keys is None else _cross(keys, one)
+        if keys is None:
+            keys = Keys(tf.constant([""]), tf.zeros([rows, 1], tf.int64), [tf.constant([True])])
+        accepted = tf.reduce_any(tf.stack(keys.fits), 0)
+        found.append(Keys(tf.where(accepted, keys.texts, "-"), keys.places))
+    starts = tf.cumsum([tf.size(k.texts, tf.int64) for k in found], exclusive=True)
+    shifted = [tf.where(k.places < 0, k.places, k.places + starts[i]) for i, k in enumerate(found)]
+    return Keys(tf.concat([k.texts for k in found], 0), tf.concat(shifted, 1))
 
 
-def _cross(left: tf.Tensor, right: tf.Tensor, combine) -> tf.Tensor:  # type: ignore[no-untyped-def]
-    shape = [tf.shape(left)[0], tf.shape(left)[1], tf.shape(right)[1]]
-    joined = combine(tf.broadcast_to(left[:, :, None], shape), tf.broadcast_to(right[:, None, :], shape))
-    return tf.reshape(joined, [shape[0], -1])
+def _cross(left: Keys, right: Keys) -> Keys:
+    """The keys of every pair that some row has."""
+    size = tf.size(right.texts, tf.int64)
+    one, other = left.places[:, :, None], right.places[:, None, :]
+    pair = tf.where(tf.logical_and(one >= 0, other >= 0), one * size + other, tf.constant(-1, tf.int64))
+    pairs, places = tf.unique(tf.reshape(pair, [-1]), tf.int64)
+    first, second = tf.maximum(pairs, 0) // size, tf.maximum(pairs, 0) % size
+    texts = tf.strings.join([tf.gather(left.texts, first), tf.gather(right.texts, second)])
+    fits = [
+        tf.logical_and(tf.gather(a, first), tf.gather(b, second))
+        for a, b in zip(left.fits, right.fits, strict=True)
+    ]
+    flat = tf.where(tf.gather(pairs, places) < 0, tf.constant(-1, tf.int64), places)
+    return Keys(texts, tf.reshape(flat, [tf.shape(pair)[0], -1]), fits)
 
 
-def _parts(place: int, column: Column) -> tuple[tf.Tensor, tf.Tensor]:
-    """Key parts [B, K] of one feature, and which of them exist; a repeated value exists once."""
+def _of_feature(name: str, place: int, column: Column, specs: Sequence[SlicingSpec]) -> Keys:
+    """The keys that one feature makes alone; a value that a row repeats counts once, NaN not at all."""
     values = column.values
+    shape = tf.shape(values)
+    present = tf.sequence_mask(column.lengths, shape[1])
+    if values.dtype.is_floating:
+        present = tf.logical_and(present, tf.logical_not(tf.math.is_nan(values)))
+        values = values + 0.0  # -0.0 is 0.0
+    distinct, flat = tf.unique(tf.reshape(values, [-1]), tf.int64)
+    places = tf.reshape(flat, shape)
+    before = tf.sequence_mask(tf.range(shape[1]), shape[1])[None]
+    repeated = tf.logical_and(tf.equal(places[:, :, None], places[:, None, :]), before)
+    live = tf.logical_and(present, tf.logical_not(tf.reduce_any(repeated, 2)))
+    texts = _part_texts(place, distinct)
+    fits = [_fits(dict(spec.feature_values).get(name), place, distinct.dtype, texts) for spec in specs]
+    return Keys(texts, tf.where(live, places, tf.constant(-1, tf.int64)), fits)
+
+
+def _part_texts(place: int, values: tf.Tensor) -> tf.Tensor:
+    """The part of a slice key that each value [C] makes."""
     if values.dtype == tf.string:
         tag, texts = "b", values
     elif values.dtype.is_integer:
         tag, texts = "i", tf.strings.as_string(values)
     else:
-        # Nine digits name a float32 uniquely; +0.0 turns -0.0 into 0.0.
-        tag, texts = "f", tf.strings.as_string(values + 0.0, precision=8, scientific=True)
+        # Nine digits name a float32 uniquely.
+        tag, texts = "f", tf.strings.as_string(values, precision=8, scientific=True)
     size = tf.strings.as_string(tf.strings.length(texts))
-    parts = tf.strings.join([tf.constant(f"{place}{tag}"), size, tf.constant(":"), texts])
-    width = tf.shape(values)[1]
-    present = tf.sequence_mask(column.lengths, width)
-    same = tf.equal(parts[:, :, None], parts[:, None, :])
-    earlier = tf.linalg.band_part(tf.ones([width, width], tf.int32), -1, 0) - tf.eye(width, dtype=tf.int32)
-    repeated = tf.reduce_any(tf.logical_and(same, tf.cast(earlier, tf.bool)[None]), 2)
-    return parts, tf.logical_and(present, tf.logical_not(repeated))
+    return tf.strings.join([tf.constant(f"{place}{tag}"), size, tf.constant(":"), texts])
 
 
-def _fits(spec: SlicingSpec, name: str, place: int, dtype: tf.DType, parts: tf.Tensor) -> tf.Tensor:
-    """Whether each value [B, K] is the one that the spec fixes; True where it fixes none."""
-    fixed = dict(spec.feature_values)
-    if name not in fixed:
+def _fits(text: str | None, place: int, dtype: tf.DType, parts: tf.Tensor) -> tf.Tensor:
+    """Whether each key part [C] is the value that a spec fixes by `text`; None fixes nothing."""
+    if text is None:
         return tf.ones_like(parts, tf.bool)
-    wanted = _typed(fixed[name], dtype)
+    wanted = _typed(text, dtype)
     if wanted is None:
         return tf.zeros_like(parts, tf.bool)
     return tf.equal(parts, part_text(place, wanted))
@@ -135,7 +161,7 @@ def part_text(place: int, value: SliceValue) -> bytes:
 
 
 def parse(text: bytes, names: Sequence[str]) -> SliceKey:
-    """Returns the slice key of a string made by `slice_texts` over features `names`."""
+    """Returns the slice key of a text made by `slice_keys` over features `names`."""
     key, rest = [], text
     while rest:
         digits = 0
@@ -165,12 +191,11 @@ class Vocabulary:
             self._table = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, -1)
 
     def slots(self, texts: tf.Tensor) -> tf.Tensor:
-        """Returns the numbers [B, S] int64 of slice keys [B, S]; -1 for "-"; new keys get the next.
+        """Returns the numbers [C] int64 of slice key texts [C]; -1 for "-"; new keys get the next.
 
         Graph, host; not reentrant: call it in a sequential `map`.
         """
-        flat = tf.reshape(texts, [-1])
-        names, places = tf.unique(flat)
+        names, places = tf.unique(texts)
         known = tf.ensure_shape(self._table.lookup(names), [None])
         is_new = tf.logical_and(known < 0, tf.not_equal(names, "-"))
         fresh = tf.boolean_mask(names, is_new)
@@ -178,7 +203,7 @@ class Vocabulary:
         numbers = start + tf.range(tf.size(fresh, tf.int64))
         with tf.control_dependencies([self._table.insert(fresh, numbers)]):
             assigned = tf.tensor_scatter_nd_update(known, tf.where(is_new), numbers)
-        return tf.reshape(tf.gather(assigned, places), tf.shape(texts))
+        return tf.gather(assigned, places)
 
     def keys(self, names: Sequence[str]) -> list[SliceKey]:
         """Returns the slice keys by number. Host."""

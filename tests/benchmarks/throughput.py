@@ -28,20 +28,23 @@ from assay.step import layout
 STEPS = 32
 
 
-def bare(files: list[str], folder: str, batch: int) -> float:
-    """Rows a second of reading, parsing and the forward pass, and nothing else."""
+def bare(files: list[str], folder: str, batch: int, *, batched_reads: bool) -> float:
+    """Rows a second of reading, parsing and the forward pass, and nothing else.
+
+    batched_reads: batches are cut within each file, which spares the interleave a step a row;
+    otherwise the loop is as it is usually written, rows first and batches after.
+    """
     loaded = tf.saved_model.load(folder)  # kept: its variables live as long as it does
     predict = loaded.signatures["serving_default"]
-    dataset = (
-        tf.data.Dataset.from_tensor_slices(files)
-        .interleave(
-            lambda path: tf.data.TFRecordDataset(path, "GZIP"),
-            num_parallel_calls=tf.data.AUTOTUNE,
-            deterministic=False,
-        )
-        .batch(batch)
-        .prefetch(2)
+
+    def read(path: tf.Tensor) -> tf.data.Dataset:
+        records = tf.data.TFRecordDataset(path, "GZIP")
+        return records.batch(batch) if batched_reads else records
+
+    dataset = tf.data.Dataset.from_tensor_slices(files).interleave(
+        read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=False
     )
+    dataset = (dataset if batched_reads else dataset.batch(batch)).prefetch(2)
 
     @tf.function
     def call(iterator: tf.data.Iterator) -> tuple[tf.Tensor, tf.Tensor]:
@@ -108,12 +111,13 @@ def main() -> None:
     files = sorted(str(p) for p in folder.iterdir())
     ratios = []
     for number in range(arguments.rounds):
-        peer = bare(files, str(saved), arguments.batch)
+        usual = bare(files, str(saved), arguments.batch, batched_reads=False)
+        best = bare(files, str(saved), arguments.batch, batched_reads=True)
         ours = assay(files, str(saved), arguments.batch, arguments.replicas)
-        ratios.append(ours / peer)
+        ratios.append(ours / best)
         print(
-            f"round {number + 1}: read + parse + forward {peer:,.0f} rows/s, "
-            f"assay with 29 slices {ours:,.0f} rows/s, ratio {ratios[-1]:.2f}",
+            f"round {number + 1}: read + parse + forward {best:,.0f} rows/s (as usually written "
+            f"{usual:,.0f}), assay with 29 slices {ours:,.0f} rows/s, ratio {ratios[-1]:.2f}",
             flush=True,
         )
     print(f"median ratio {statistics.median(ratios):.2f} (asked: at least 0.70)")
