@@ -33,9 +33,14 @@ def state(
     weights: np.ndarray | None = None,
     *,
     batch: int = PHYSICAL,
+    whole: bool = False,
 ) -> State:
     """Returns the State of rows run in padded batches of at most `batch` real rows."""
-    sums = [] if metric.statistics is None else [Sum(metric.statistics, 0, weighted=weights is not None)]
+    sums = (
+        []
+        if metric.statistics is None
+        else [Sum(metric.statistics, 0, weighted=weights is not None, whole=whole)]
+    )
     weighted = [0] if weights is not None else []
     leaves = layout(sums, weighted)
     accumulator = Accumulator(leaves, 1, "CPU:0")

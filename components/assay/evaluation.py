@@ -6,7 +6,10 @@ every value is known, and the blessing last.
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import logging
+import os
 import platform
 import time
 from collections.abc import Sequence
@@ -54,6 +57,14 @@ def run(request: Request, *, progress: bool = False) -> Outcome:
       RequestError: the request is wrong; it was refused before the data was evaluated.
       DataError: the data cannot be evaluated.
     """
+    try:
+        return _run(request, progress)
+    except BaseException:
+        _withdraw(request)
+        raise
+
+
+def _run(request: Request, progress: bool) -> Outcome:
     started = time.perf_counter()
     config = read(request.eval_config)
     spec = to_spec(config, has_baseline=bool(request.baseline))
@@ -74,6 +85,11 @@ def run(request: Request, *, progress: bool = False) -> Outcome:
     files = examples.locate(request.examples, request.splits)
     schema = examples.read_schema(request.schema) if request.schema else {}
     output.clear(request)
+    for folder in filter(None, (request.evaluation, request.blessing, request.report)):
+        try:
+            tf.io.gfile.makedirs(folder)
+        except tf.errors.OpError as error:
+            raise RequestError(f"output: {folder} cannot be made: {examples.reason(error)}") from error
     records = examples.peek(files, schema)
     graph = transform.load(request.transform_graph) if request.transform_graph else None
     distribution = loop.strategy(request.execution)
@@ -85,10 +101,11 @@ def run(request: Request, *, progress: bool = False) -> Outcome:
         question = ask(spec, [m.spec for m in models])
     plan = make_plan(records, graph, models, spec.slices, request.policy)
     log.info("%s", plan.route)
+    sums = [dataclasses.replace(s, whole=not s.weighted and plan.whole[s.model]) for s in question.sums]
     pipeline = inputs.pipeline(
         files, plan, spec.slices, batch_size=request.execution.batch_size, replicas=replicas
     )
-    leaves = layout(question.sums, question.weighted)
+    leaves = layout(sums, question.weighted)
     looped = time.perf_counter()
     try:
         with Progress(files, records.mean_bytes, on=progress) as show:
@@ -96,7 +113,7 @@ def run(request: Request, *, progress: bool = False) -> Outcome:
                 pipeline,
                 models,
                 plan.feeds,
-                question.sums,
+                sums,
                 question.weighted,
                 leaves,
                 distribution,
@@ -104,7 +121,9 @@ def run(request: Request, *, progress: bool = False) -> Outcome:
                 show,
             )
     except tf.errors.OpError as error:
-        raise explain(error, files, plan) from error
+        raise explain(error, files, plan, models) from error
+    for file, size in zip(files, pipeline.bytes_read.numpy().tolist(), strict=True):
+        examples.check_whole(file, size)
     looped = time.perf_counter() - looped
     prove(state)
 
@@ -161,6 +180,16 @@ def run(request: Request, *, progress: bool = False) -> Outcome:
     locations = {m.spec.name: m.uri for m in models}
     output.write(request, report, verdict, normalise(config, has_baseline=bool(request.baseline)), locations)
     return outcome
+
+
+def _withdraw(request: Request) -> None:
+    """Removes what an earlier run left, so that a failed one leaves nothing that looks finished."""
+    folders = [f for f in (request.evaluation, request.blessing, request.report) if f]
+    if any("://" in f or os.path.exists(f) for f in folders):
+        from assay.artifacts import output
+
+        with contextlib.suppress(Exception):  # the failure that led here is the one to tell
+            output.clear(request)
 
 
 def ask(spec: EvaluationSpec, models: Sequence[ModelSpec]) -> Question:

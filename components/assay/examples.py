@@ -5,7 +5,10 @@ Runs on the host, before the tf.data pipeline is built; reads a few records, not
 
 from __future__ import annotations
 
+import gzip
 import os
+import re
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,7 +20,8 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 from assay.spec import DataError, RequestError, unknown
 
 PEEKED = 1000
-GZIP_MAGIC = b"\x1f\x8b"
+GZIP_MAGIC = b"\x1f\x8b\x08"
+FRAMING = 16  # bytes of a TFRecord besides its data: length, checksum of it, checksum of the data
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,7 @@ def _folder(path: str, name: str) -> list[str]:
 
 def _file(path: str) -> File:
     with tf.io.gfile.GFile(path, "rb") as handle:
-        head = handle.read(2)
+        head = handle.read(len(GZIP_MAGIC))
     return File(path, "GZIP" if head == GZIP_MAGIC else "", tf.io.gfile.stat(path).length)
 
 
@@ -111,7 +115,9 @@ def peek(files: Sequence[File], schema: Mapping[str, FeatureType]) -> Records:
     seen: dict[str, tf.DType] = {}
     sizes: list[int] = []
     for file in files:
-        records = tf.data.TFRecordDataset(file.uri, file.compression or None).take(PEEKED - len(sizes))
+        asked = PEEKED - len(sizes)
+        records = tf.data.TFRecordDataset(file.uri, file.compression or None).take(asked)
+        before = len(sizes)
         try:
             for number, record in enumerate(records.as_numpy_iterator()):
                 sizes.append(len(record))
@@ -119,6 +125,8 @@ def peek(files: Sequence[File], schema: Mapping[str, FeatureType]) -> Records:
                     seen.setdefault(name, dtype)
         except tf.errors.OpError as error:
             raise unreadable(file, error) from error
+        if len(sizes) - before < asked:
+            check_whole(file, sum(sizes[before:]) + FRAMING * (len(sizes) - before))
         if len(sizes) >= PEEKED:
             break
     if not sizes:
@@ -134,8 +142,54 @@ def peek(files: Sequence[File], schema: Mapping[str, FeatureType]) -> Records:
 def unreadable(file: File, error: Exception) -> DataError:
     """Returns the error for a file that is no intact TFRecord."""
     how = "gzip" if file.compression else "no"
-    reason = str(getattr(error, "message", error)).split("\n")[0]
-    return DataError(f"{file.uri} cannot be read as a TFRecord file ({how} compression): {reason}")
+    return DataError(f"{file.uri} cannot be read as a TFRecord file ({how} compression): {reason(error)}")
+
+
+def reason(error: Exception) -> str:
+    """Returns the first line of an error that says what went wrong, without TensorFlow's op names."""
+    text = str(getattr(error, "message", error))
+    lines = [re.sub(r"\{\{.*?\}\}|\[Op:.*", "", line).strip() for line in text.splitlines()]
+    return next((line for line in lines if line and not line.startswith(_PREAMBLE)), type(error).__name__)
+
+
+_PREAMBLE = ("Graph execution error", "Detected at node", "<stack traces", "error(s) found")
+
+
+def check_whole(file: File, size: int) -> None:
+    """Checks that the records read, of so many bytes with their framing, are all that the file holds.
+
+    TensorFlow takes a file that is cut short within a record's header, or within gzip's data, for
+    one that ends there.
+
+    Raises:
+      DataError: they are not.
+    """
+    if file.compression:
+        # Gzip files may be joined; only the last one's length stands at the end.
+        whole = unpacked_size(file) == size % 2**32 or _unpacked(file) == size
+    else:
+        whole = file.size == size
+    if not whole:
+        raise DataError(f"{file.uri} is cut short or damaged: its records end at byte {size:,} of its content")
+
+
+def unpacked_size(file: File) -> int:
+    """Returns the size of a gzip file's content modulo 2**32, which stands in its last four bytes."""
+    with tf.io.gfile.GFile(file.uri, "rb") as handle:
+        handle.seek(max(file.size - 4, 0))
+        return int.from_bytes(handle.read(4), "little")
+
+
+def _unpacked(file: File) -> int:
+    """The size of a gzip file's content, by unpacking it; -1 where that fails."""
+    size = 0
+    try:
+        with tf.io.gfile.GFile(file.uri, "rb") as raw, gzip.GzipFile(fileobj=raw) as handle:
+            while chunk := handle.read(1 << 20):
+                size += len(chunk)
+    except (OSError, EOFError, zlib.error):
+        return -1
+    return size
 
 
 def _kinds(record: bytes, uri: str, number: int) -> dict[str, tf.DType]:
@@ -166,7 +220,7 @@ def read_schema(uri: str) -> dict[str, FeatureType]:
     with tf.io.gfile.GFile(path, "r") as handle:
         try:
             schema = text_format.Parse(handle.read(), schema_pb2.Schema())
-        except text_format.ParseError as error:
+        except (text_format.ParseError, UnicodeDecodeError) as error:
             raise RequestError(f"schema: {path} is not a schema in text form: {error}") from error
     dtypes = {schema_pb2.BYTES: tf.string, schema_pb2.INT: tf.int64, schema_pb2.FLOAT: tf.float32}
     types = {}

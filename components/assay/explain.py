@@ -1,6 +1,6 @@
-"""Why a run failed: the file and the record at which reading or parsing stops.
+"""Why a run failed: the file and the record at which reading, parsing or predicting stops.
 
-Reads the files again, on the host, record by record; called only when a run has failed.
+Reads the files again, on the host, and predicts on one device; called only when a run has failed.
 """
 
 from __future__ import annotations
@@ -10,34 +10,51 @@ from collections.abc import Sequence
 import tensorflow as tf
 from google.protobuf.message import DecodeError
 
-from assay.examples import File, unreadable
-from assay.plan import Plan
-from assay.spec import DataError
+from assay.examples import File, reason, unreadable
+from assay.inputs import prepare
+from assay.model import Model
+from assay.plan import Plan, input_name
+from assay.spec import DataError, SlicingSpec
+
+ROWS = 1024
 
 
-def explain(error: Exception, files: Sequence[File], plan: Plan) -> DataError:
-    """Returns the error that names the file, and the record, at which reading or parsing failed."""
-    spec = plan.parsing_spec()
-    for file in files:
-        number = 0
+def explain(error: Exception, files: Sequence[File], plan: Plan, models: Sequence[Model]) -> DataError:
+    """Returns the error that names the file and the record at which it stops.
+
+    Where no record does so by itself (too little memory, say), the error is told as it came.
+    """
+    searched = () if isinstance(error, tf.errors.ResourceExhaustedError) else files
+    for file in searched:
+        start = 0
         try:
-            for record in tf.data.TFRecordDataset(file.uri, file.compression or None):
-                try:
-                    tf.train.Example.FromString(record.numpy())
-                    if spec:
-                        tf.io.parse_single_example(record, spec)
-                except (DecodeError, tf.errors.OpError) as problem:
-                    return DataError(f"{file.uri}: record {number} cannot be parsed: {_reason(problem)}")
-                number += 1
+            for chunk in tf.data.TFRecordDataset(file.uri, file.compression or None).batch(ROWS):
+                if _problem(chunk, plan, models):
+                    for number, record in enumerate(chunk):
+                        problem = _problem(record[None], plan, models)
+                        if problem:
+                            return DataError(f"{file.uri}: record {start + number} {problem}")
+                start += len(chunk)
         except tf.errors.OpError as problem:
             return unreadable(file, problem)
-    return DataError(f"evaluation failed: {_reason(error)}")
+    return DataError(f"evaluation failed: {reason(error)}")
 
 
-def _reason(error: Exception) -> str:
-    """The first line of an error that says what went wrong."""
-    lines = [line.strip() for line in str(getattr(error, "message", error)).splitlines()]
-    return next((line for line in lines if line and not line.startswith(_PREAMBLE)), type(error).__name__)
-
-
-_PREAMBLE = ("Graph execution error", "Detected at node", "<stack traces", "error(s) found")
+def _problem(serialized: tf.Tensor, plan: Plan, models: Sequence[Model]) -> str:
+    """What is wrong with these records [n], if anything."""
+    try:
+        for record in serialized.numpy():
+            tf.train.Example.FromString(record)
+    except DecodeError:
+        return "is not a tf.Example"
+    try:
+        count = tf.ones([len(serialized)], tf.int64)
+        inputs = prepare({"serialized": serialized, "count": count}, plan, [SlicingSpec()])["inputs"]
+    except tf.errors.OpError as error:
+        return f"cannot be parsed: {reason(error)}"
+    try:
+        for model, feed in zip(models, plan.feeds, strict=True):
+            model.predict({name: inputs[input_name(*origin)] for name, origin in feed.items()})
+    except tf.errors.OpError as error:
+        return f"cannot be evaluated by model {model.uri}: {reason(error)}"
+    return ""

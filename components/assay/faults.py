@@ -32,6 +32,7 @@ class Fault(enum.Enum):
 
 
 FAULTS = tuple(Fault)
+LABEL_FAULTS = sum(1 << FAULTS.index(f) for f in (Fault.NO_LABEL, Fault.MANY_LABELS, Fault.BAD_LABEL))
 
 
 def mark(faults: tf.Tensor, fault: Fault, rows: tf.Tensor) -> tf.Tensor:

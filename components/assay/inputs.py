@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from assay import slicing
-from assay.examples import File
+from assay.examples import FRAMING, File
 from assay.faults import Fault, mark
 from assay.plan import Plan, input_name
 from assay.slicing import Column
@@ -37,12 +37,14 @@ def physical(batch_size: int) -> int:
 class Pipeline:
     """The dataset of global batches, and what its stages note down on the host as they run.
 
-    vocabulary: slices by number; rows_read [F] and fingerprint_read []: int64 variables.
+    vocabulary: slices by number; rows_read [F], bytes_read [F] (framing
+    included) and fingerprint_read []: int64 variables.
     """
 
     dataset: tf.data.Dataset
     vocabulary: slicing.Vocabulary
     rows_read: tf.Variable
+    bytes_read: tf.Variable
     fingerprint_read: tf.Variable
     files: Sequence[File]
     slice_features: Sequence[str]
@@ -64,6 +66,7 @@ def pipeline(
     """
     with tf.device("CPU:0"):
         rows_read = tf.Variable(tf.zeros([len(files)], tf.int64))
+        bytes_read = tf.Variable(tf.zeros([len(files)], tf.int64))
         fingerprint = tf.Variable(tf.zeros([], tf.int64))
     vocabulary = slicing.Vocabulary()
 
@@ -71,9 +74,13 @@ def pipeline(
     def note(serialized: tf.Tensor, position: tf.Tensor) -> Batch:
         hashes = tf.bitcast(tf.fingerprint(serialized), tf.int64)
         numbers = tf.bitwise.right_shift(position, tf.constant(FILE_SHIFT, tf.int64))
-        counts = tf.math.bincount(tf.cast(numbers, tf.int32), minlength=len(files), dtype=tf.int64)
+        sizes = tf.cast(tf.strings.length(serialized), tf.int64) + FRAMING
         with tf.control_dependencies(
-            [rows_read.assign_add(counts), fingerprint.assign_add(tf.reduce_sum(hashes))]
+            [
+                rows_read.assign_add(tf.math.unsorted_segment_sum(tf.ones_like(sizes), numbers, len(files))),
+                bytes_read.assign_add(tf.math.unsorted_segment_sum(sizes, numbers, len(files))),
+                fingerprint.assign_add(tf.reduce_sum(hashes)),
+            ]
         ):
             return _pad(
                 {"serialized": tf.identity(serialized), "position": position, "hash": hashes},
@@ -100,7 +107,7 @@ def pipeline(
     options.deterministic = False
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     dataset = dataset.prefetch(2).with_options(options)
-    return Pipeline(dataset, vocabulary, rows_read, fingerprint, files, slicing.features(slices))
+    return Pipeline(dataset, vocabulary, rows_read, bytes_read, fingerprint, files, slicing.features(slices))
 
 
 def _records(files: Sequence[File], batch_size: int) -> tf.data.Dataset:
@@ -135,8 +142,13 @@ def _records(files: Sequence[File], batch_size: int) -> tf.data.Dataset:
 
 def _pad(batch: Batch, rows: int) -> Batch:
     real = tf.shape(batch["position"])[0]
-    places = tf.minimum(tf.range(rows), real - 1)
-    padded = {name: tf.ensure_shape(tf.gather(value, places), [rows]) for name, value in batch.items()}
+
+    def pad(value: tf.Tensor) -> tf.Tensor:
+        # Full batches are nearly all, and a gather would copy every string.
+        places = tf.minimum(tf.range(rows), real - 1)
+        return tf.cond(real < rows, lambda: tf.gather(value, places), lambda: value)
+
+    padded = {name: tf.ensure_shape(pad(value), [rows]) for name, value in batch.items()}
     return {**padded, "count": tf.cast(tf.range(rows) < real, tf.int64)}
 
 
@@ -157,7 +169,6 @@ def prepare(batch: Batch, plan: Plan, slices: Sequence[SlicingSpec]) -> Batch:
     faults = tf.zeros_like(count)
     found: Batch = {}
     for place, (label, weight) in enumerate(zip(plan.labels, plan.weights, strict=True)):
-        live = count > 0
         if weight is not None:
             column = _column(spaces[weight[0]][weight[1]])
             value = _number(column)
@@ -169,14 +180,13 @@ def prepare(batch: Batch, plan: Plan, slices: Sequence[SlicingSpec]) -> Batch:
             faults = mark(faults, Fault.BAD_WEIGHT, tf.logical_and(bad, tf.logical_not(none)))
             value = tf.where(tf.logical_or(bad, none), tf.zeros_like(value), value)
             found[f"weight_{place}"] = value * tf.cast(count, tf.float64)
-            live = tf.logical_and(live, value > 0)
         if label is not None:
             column = _column(spaces[label[0]][label[1]])
             value = _number(column)
             none, many = column.lengths < 1, column.lengths > 1
             bad = tf.logical_not(tf.math.is_finite(value))
             for fault, rows in ((Fault.NO_LABEL, none), (Fault.MANY_LABELS, many), (Fault.BAD_LABEL, bad)):
-                faults = mark(faults, fault, tf.logical_and(rows, live))
+                faults = mark(faults, fault, rows)
             found[f"label_{place}"] = tf.where(tf.logical_or(bad, none), tf.zeros_like(value), value)
     columns = {name: _column(spaces[space][name]) for name, space in plan.slices.items()}
     prepared = {**batch, **found, "inputs": inputs, "faults": faults * count}

@@ -140,9 +140,12 @@ def _first(accumulators: Sequence[Accumulator], pipeline: Pipeline) -> dict[str,
 
 
 def _check(accumulators: Sequence[Accumulator], pipeline: Pipeline) -> None:
-    for name, (uri, record) in _first(accumulators, pipeline).items():
-        if Fault[name].fatal:
-            raise DataError(f"{uri}: record {record} {Fault[name].value}")
+    found = _first(accumulators, pipeline)
+    fatal = [name for name in found if Fault[name].fatal]
+    if fatal:
+        name = min(fatal, key=found.__getitem__)
+        uri, record = found[name]
+        raise DataError(f"{uri}: record {record} {Fault[name].value}")
 
 
 def _collect(

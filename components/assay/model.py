@@ -75,13 +75,18 @@ def load(uri: str, spec: ModelSpec, devices: Sequence[str] = ("CPU:0",)) -> Mode
     """Returns the model at a URI, one copy a device, with the signature and output of the spec.
 
     Raises:
-      RequestError: no model there, no such signature, no such output.
+      RequestError: no model there, one that cannot be loaded, no such signature, no such output.
     """
     path = resolve(uri)
     copies = []
     for device in devices:
-        with tf.device(device):
-            copies.append(_load_keras(path, spec) if path.endswith(".keras") else _load_saved(path, spec))
+        try:
+            with tf.device(device):
+                copies.append(_load_keras(path, spec) if path.endswith(".keras") else _load_saved(path, spec))
+        except RequestError:
+            raise
+        except (OSError, TypeError, ValueError, tf.errors.NotFoundError, tf.errors.DataLossError) as error:
+            raise RequestError(f"model {path} cannot be loaded: {str(error).splitlines()[0]}") from error
     return dataclasses.replace(
         copies[0], calls=[c.calls[0] for c in copies], loaded=[c.loaded for c in copies]
     )

@@ -32,7 +32,7 @@ class Plan:
 
     feeds: per model, input name to (space, feature); the space is "serialized", "raw" or
     "transformed". labels, weights: per model a (space, feature) or None. slices: feature to space.
-    route: the sentence that is logged.
+    whole: per model, whether its labels are whole numbers. route: the sentence that is logged.
     """
 
     transform: Transform | None
@@ -40,6 +40,7 @@ class Plan:
     labels: tuple[tuple[str, str] | None, ...]
     weights: tuple[tuple[str, str] | None, ...]
     slices: Mapping[str, str]
+    whole: tuple[bool, ...] = ()
     types: Mapping[str, Any] = field(default_factory=dict)
     fixed: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     route: str = ""
@@ -110,13 +111,16 @@ def plan(
             if space == "raw":
                 shape = model.inputs[name].shape
                 fixed[feature] = (None,) if shape.rank is None else tuple(shape[1:])
+    labels = tuple(
+        find(m.spec.label_key, "label_key", label_order, number=True) if m.spec.label_key else None
+        for m in models
+    )
+    spaces = {"raw": raw, "transformed": transformed}
     return Plan(
         transform=transform,
         feeds=tuple(feeds),
-        labels=tuple(
-            find(m.spec.label_key, "label_key", label_order, number=True) if m.spec.label_key else None
-            for m in models
-        ),
+        labels=labels,
+        whole=tuple(p is not None and spaces[p[0]][p[1]].dtype.is_integer for p in labels),
         weights=tuple(
             find(m.spec.example_weight_key, "example_weight_key", label_order, number=True)
             if m.spec.example_weight_key

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from types import TracebackType
 
-from assay.examples import File
+from assay.examples import FRAMING, File, unpacked_size
 
 
 class Progress:
@@ -31,9 +31,10 @@ class Progress:
                 console=Console(stderr=True),
                 transient=True,
             )
-            # Rows are guessed from sizes, so the share is one of bytes; 16 is TFRecord's framing.
-            guess = sum(_unpacked(f) for f in files) / (mean_bytes + 16)
-            self._task = self._bar.add_task("", total=max(guess, 1), speed=0.0, files=len(files))
+            # Rows are guessed from sizes, so the share is one of bytes.
+            guess = sum(max(unpacked_size(f), f.size) if f.compression else f.size for f in files)
+            guess = guess / (mean_bytes + FRAMING)
+            self._task = self._bar.add_task("", total=max(guess, 1.0), speed=0.0, files=len(files))
 
     def __enter__(self) -> Progress:
         if self._bar:
@@ -49,14 +50,3 @@ class Progress:
     def __call__(self, rows: int, seconds: float) -> None:
         if self._bar:
             self._bar.update(self._task, completed=rows, speed=rows / seconds if seconds else 0.0)
-
-
-def _unpacked(file: File) -> float:
-    """The bytes of a file when unpacked; gzip keeps them, modulo 2**32, in its last four bytes."""
-    if file.compression != "GZIP":
-        return float(file.size)
-    import tensorflow as tf
-
-    with tf.io.gfile.GFile(file.uri, "rb") as handle:
-        handle.seek(max(file.size - 4, 0))
-        return float(max(int.from_bytes(handle.read(4), "little"), file.size))

@@ -23,7 +23,7 @@ import numpy as np
 from assay.spec import DataError, SliceKey
 
 COUNT = (0,)  # whole numbers below 2**31 a row
-WEIGHT = (0, -1, -2)  # below 2**31 a row, to 2**-64
+WEIGHT = (0, -1, -2)  # a weight times what is whole where labels are: below 2**31 a row, to 2**-64
 REAL = (1, 0, -1, -2, -3)  # below 2**63 a row, to 2**-96
 
 WORD = 2.0**32

@@ -7,6 +7,7 @@ the ratio is taken pair by pair. Rates are of the warm loop: from the end of the
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import statistics
 import tempfile
@@ -79,15 +80,16 @@ def assay(files: list[str], folder: str, batch: int, replicas: int) -> float:
     strategy = loop.strategy(execution)
     models = [model.load(folder, spec.models[0], strategy.extended.worker_devices)]
     plan = make_plan(records, None, models, spec.slices, Policy())
+    sums = [dataclasses.replace(s, whole=plan.whole[0]) for s in question.sums]
     pipeline = inputs.pipeline(found, plan, spec.slices, batch_size=batch, replicas=replicas)
     marks: list[tuple[int, float]] = []
     loop.run(
         pipeline,
         models,
         plan.feeds,
-        question.sums,
+        sums,
         question.weighted,
-        layout(question.sums, question.weighted),
+        layout(sums, question.weighted),
         strategy,
         execution,
         lambda rows, seconds: marks.append((rows, seconds)),
@@ -109,18 +111,22 @@ def main() -> None:
         loop.set_up(Execution("mirrored", arguments.replicas))
     folder, saved = workload.prepare(Path(arguments.root), arguments.rows)
     files = sorted(str(p) for p in folder.iterdir())
-    ratios = []
+    usual_ratios, best_ratios = [], []
     for number in range(arguments.rounds):
         usual = bare(files, str(saved), arguments.batch, batched_reads=False)
         best = bare(files, str(saved), arguments.batch, batched_reads=True)
         ours = assay(files, str(saved), arguments.batch, arguments.replicas)
-        ratios.append(ours / best)
+        usual_ratios.append(ours / usual)
+        best_ratios.append(ours / best)
         print(
-            f"round {number + 1}: read + parse + forward {best:,.0f} rows/s (as usually written "
-            f"{usual:,.0f}), assay with 29 slices {ours:,.0f} rows/s, ratio {ratios[-1]:.2f}",
+            f"round {number + 1}: assay with 29 slices {ours:,.0f} rows/s; read + parse + forward alone "
+            f"{usual:,.0f} as usually written, {best:,.0f} with reads in batches",
             flush=True,
         )
-    print(f"median ratio {statistics.median(ratios):.2f} (asked: at least 0.70)")
+    print(
+        f"median ratio to the bare loop as usually written {statistics.median(usual_ratios):.2f} "
+        f"(at least 0.70 is asked), to the fastest one {statistics.median(best_ratios):.2f}"
+    )
 
 
 if __name__ == "__main__":

@@ -49,6 +49,15 @@ def test_equals_the_oracle(name, weighted):
     assert found == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
+@pytest.mark.parametrize("name", sorted(ORACLES))
+def test_counts_of_whole_labels_give_the_same_value_in_a_third_of_the_width(name):
+    labels, predictions, _ = sums.rows(sums.kind(name), 300, 11)
+    metric = sums.metric(name)
+    narrow = sums.state(metric, labels, predictions, whole=True)
+    wide = sums.state(metric, labels, predictions)
+    assert sums.value(metric, narrow) == sums.value(metric, wide)
+
+
 CURVES = {
     ("AUC", ()): lambda y, p, w: sk.roc_auc_score(y, p, sample_weight=w),
     ("AUC", (("curve", "PR"),)): None,
