@@ -57,6 +57,13 @@ SUPPORTED = {
     },
     "Options": {"include_default_metrics", "compute_confidence_intervals", "min_slice_size"},
 }
+INSTEAD = {
+    "preprocessing_function_names": "; give the transform graph, which serves labels, weights and slices",
+    "thresholds": "; name the metric in `metrics` and set its `threshold`",
+    "per_slice_thresholds": "; name the metric in `metrics` and set its `per_slice_thresholds`",
+    "cross_slice_thresholds": "; name the metric in `metrics` and set its `cross_slice_thresholds`",
+    "slice_keys_sql": "; use feature_keys and feature_values",
+}
 MODEL_TYPES = ("tf_keras", "tf_generic")
 OFF_ONLY = ("include_default_metrics", "compute_confidence_intervals")
 METRIC_MODULES = ("tensorflow_model_analysis", "tfma", "keras", "tf_keras", "tensorflow.keras", "tf.keras")
@@ -172,10 +179,7 @@ def _refuse_unsupported(message: Any, place: str) -> None:
     for field, value in message.ListFields():
         here = f"{place}.{field.name}"
         if kind in SUPPORTED and field.name not in SUPPORTED[kind]:
-            hint = ""
-            if field.name == "preprocessing_function_names":
-                hint = "; give the transform graph instead, which serves labels, weights and slices"
-            raise RequestError(f"{here} is not supported yet{hint}")
+            raise RequestError(f"{here} is not supported yet{INSTEAD.get(field.name, '')}")
         if kind == "Options" and field.name in OFF_ONLY and value.value:
             raise RequestError(f"{here}: true is not supported yet; set it to false")
         if field.message_type is None or field.message_type.GetOptions().map_entry:

@@ -122,9 +122,9 @@ def _run(request: Request, progress: bool) -> Outcome:
             )
     except tf.errors.OpError as error:
         raise explain(error, files, plan, models) from error
+    looped = time.perf_counter() - looped
     for file, size in zip(files, pipeline.bytes_read.numpy().tolist(), strict=True):
         examples.check_whole(file, size)
-    looped = time.perf_counter() - looped
     prove(state)
 
     baseline = next((m.spec.name for m in models if m.spec.is_baseline), "")

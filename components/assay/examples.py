@@ -148,10 +148,11 @@ def unreadable(file: File, error: Exception) -> DataError:
 def reason(error: Exception) -> str:
     """Returns the first line of an error that says what went wrong, without TensorFlow's op names."""
     text = str(getattr(error, "message", error))
-    lines = [re.sub(r"\{\{.*?\}\}|\[Op:.*", "", line).strip() for line in text.splitlines()]
+    lines = [_NOISE.sub("", line).strip() for line in text.splitlines()]
     return next((line for line in lines if line and not line.startswith(_PREAMBLE)), type(error).__name__)
 
 
+_NOISE = re.compile(r"\{\{.*?\}\}|\[Op:.*|Name: <unknown>, |, Index: \d+")
 _PREAMBLE = ("Graph execution error", "Detected at node", "<stack traces", "error(s) found")
 
 

@@ -24,7 +24,8 @@ from assay.eval_config import read, to_spec
 from assay.evaluation import ask
 from assay.plan import plan as make_plan
 from assay.spec import Execution, Policy
-from assay.step import layout
+from assay.state import COUNT, Column
+from assay.step import Sum, layout
 
 STEPS = 32
 
@@ -68,7 +69,15 @@ def bare(files: list[str], folder: str, batch: int, *, batched_reads: bool) -> f
     return total / (time.perf_counter() - start)
 
 
-def assay(files: list[str], folder: str, batch: int, replicas: int) -> float:
+class Plain(Sum):
+    """A sum held in one word, as a float64 or int64 would be: what exactness is measured against."""
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return tuple(Column(c.name, COUNT) for c in self.statistics.columns)
+
+
+def assay(files: list[str], folder: str, batch: int, replicas: int, *, exact: bool = True) -> float:
     """Rows a second of the evaluation loop, with every metric and slice of the workload."""
     execution = Execution(
         "mirrored" if replicas > 1 else "one_device", replicas if replicas > 1 else 0, batch, STEPS
@@ -80,7 +89,9 @@ def assay(files: list[str], folder: str, batch: int, replicas: int) -> float:
     strategy = loop.strategy(execution)
     models = [model.load(folder, spec.models[0], strategy.extended.worker_devices)]
     plan = make_plan(records, None, models, spec.slices, Policy())
-    sums = [dataclasses.replace(s, whole=plan.whole[0]) for s in question.sums]
+    sums: list[Sum] = [dataclasses.replace(s, whole=plan.whole[0]) for s in question.sums]
+    if not exact:
+        sums = [Plain(s.statistics, s.model, s.weighted) for s in sums]
     pipeline = inputs.pipeline(found, plan, spec.slices, batch_size=batch, replicas=replicas)
     marks: list[tuple[int, float]] = []
     loop.run(
@@ -111,11 +122,13 @@ def main() -> None:
         loop.set_up(Execution("mirrored", arguments.replicas))
     folder, saved = workload.prepare(Path(arguments.root), arguments.rows)
     files = sorted(str(p) for p in folder.iterdir())
-    usual_ratios, best_ratios = [], []
+    usual_ratios, best_ratios, plain_ratios = [], [], []
     for number in range(arguments.rounds):
         usual = bare(files, str(saved), arguments.batch, batched_reads=False)
         best = bare(files, str(saved), arguments.batch, batched_reads=True)
         ours = assay(files, str(saved), arguments.batch, arguments.replicas)
+        plain = assay(files, str(saved), arguments.batch, arguments.replicas, exact=False)
+        plain_ratios.append(plain / ours)
         usual_ratios.append(ours / usual)
         best_ratios.append(ours / best)
         print(
@@ -125,7 +138,8 @@ def main() -> None:
         )
     print(
         f"median ratio to the bare loop as usually written {statistics.median(usual_ratios):.2f} "
-        f"(at least 0.70 is asked), to the fastest one {statistics.median(best_ratios):.2f}"
+        f"(at least 0.70 is asked), to the fastest one {statistics.median(best_ratios):.2f}; "
+        f"one-word sums would be {statistics.median(plain_ratios):.2f} times as fast as exact ones"
     )
 
 
