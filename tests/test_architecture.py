@@ -16,7 +16,7 @@ LAYERS = (
     ("spec", "text", "faults"),
     ("state", "values", "slicing", "protos", "examples", "model"),
     ("gate", "transform", "progress", "metrics.metric"),
-    ("metrics.counts", "metrics.confusion", "metrics.calibration", "metrics.regression", "metrics.multiclass"),
+    tuple(f"metrics.{m}" for m in ("counts", "confusion", "calibration", "regression", "multiclass")),
     ("metrics", "report", "plan"),
     ("finalize", "eval_config", "inputs", "show", "artifacts.blessing", "artifacts.html", "artifacts.tfma"),
     ("step", "explain", "artifacts.output"),
@@ -70,7 +70,7 @@ def imports(name: str, *, late: bool) -> Iterator[str]:
                 for alias in child.names:
                     full = f"{child.module}.{alias.name}"
                     yield full if full.removeprefix("assay.") in FILES else str(child.module)
-            elif late or not isinstance(child, (ast.FunctionDef, ast.Lambda)) and not for_types(child):
+            elif late or not (isinstance(child, (ast.FunctionDef, ast.Lambda)) or for_types(child)):
                 yield from walk(child)
 
     def for_types(node: ast.AST) -> bool:
@@ -81,7 +81,11 @@ def imports(name: str, *, late: bool) -> Iterator[str]:
 
 def ours(name: str) -> set[str]:
     """The modules of this package that a module imports, wherever it does."""
-    found = {m.removeprefix("assay").removeprefix(".") for m in imports(name, late=True) if f"{m}.".startswith("assay.")}
+    found = {
+        m.removeprefix("assay").removeprefix(".")
+        for m in imports(name, late=True)
+        if f"{m}.".startswith("assay.")
+    }
     return found - {""}
 
 

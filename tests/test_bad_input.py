@@ -25,7 +25,13 @@ FINISHED = {"blessing", "report.json", "report.html", "metrics", "plots", "valid
 def rows(size=24, **changed):
     """Rows as they should be; `at_5={...}` changes one."""
     found = [
-        {"label": i % 2, "score": 0.25 + 0.5 * (i % 2), "w": 1.0, "pay": ["Cash", "Card"][i % 2], "hour": i % 3}
+        {
+            "label": i % 2,
+            "score": 0.25 + 0.5 * (i % 2),
+            "w": 1.0,
+            "pay": ["Cash", "Card"][i % 2],
+            "hour": i % 3,
+        }
         for i in range(size)
     ]
     for place, change in changed.items():
@@ -172,11 +178,8 @@ def test_every_cut_of_a_file_is_seen(tmp_path):
 
 def test_joined_gzip_files_are_whole(run, root, tmp_path):
     folder = put(tmp_path / "two", packed(root) + packed(root), "data.gz")
-    code, message = run(examples=folder)
-    if code == 0:
-        assert json.loads((run.output / "report.json").read_text())["examples"]["rows"] == 24
-    else:  # this TensorFlow stops at the end of the first
-        says((code, message), 1, folder / "Split-eval" / "data.gz")
+    assert run(examples=folder)[0] == 0
+    assert json.loads((run.output / "report.json").read_text())["examples"]["rows"] == 24
 
 
 @pytest.mark.parametrize(
@@ -273,12 +276,17 @@ def test_a_weight_that_is_none(run, tmp_path, value):
     assert run(examples=folder)[0] == 0, "nobody asked for that weight"
 
 
-@pytest.mark.parametrize("replicas", [1, 3])
-@pytest.mark.parametrize("value", [1.5, -0.01])
-@pytest.mark.parametrize("metric", ["AUC", "AUCPrecisionRecall", "BinaryCrossEntropy", "ConfusionMatrixPlot"])
+@pytest.mark.parametrize(
+    "metric,value,replicas",
+    [
+        ("AUC", 1.5, 1),
+        ("AUC", -0.01, 3),
+        ("AUCPrecisionRecall", float("inf"), 1),
+        ("BinaryCrossEntropy", -0.01, 1),
+        ("ConfusionMatrixPlot", 1.001, 1),
+    ],
+)
 def test_a_prediction_outside_0_and_1(run, tmp_path, metric, value, replicas):
-    if replicas > 1 and metric != "AUC":
-        pytest.skip("one metric is enough there")
     folder = write(tmp_path / "bad", rows(at_5={"score": value}, at_11={"score": value}))
     more = ["--strategy", "mirrored", "--logical-devices", "3", "--batch-size", "2"] if replicas > 1 else []
     told = run(made.config(metric), *more, examples=folder)
@@ -328,7 +336,6 @@ SLICED = made.config("AUC", slices=[{}, {"featureKeys": ["hour"]}])
     [
         ("model", None, {"label": 1.0}, "label"),
         ("model", SLICED, {"hour": "late"}, "hour"),
-        ("named", None, {"score": 1}, "score"),
         ("named", None, {"score": None}, "score"),
         ("named", None, {"score": [0.5, 0.5]}, "score"),
         ("model", None, {"score": 1}, "score"),
@@ -438,9 +445,7 @@ def changed(**more):
         (changed(outputNames=["a"]), "metrics_specs[0].output_names"),
         (changed(thresholds={"auc": BOUND}), "metrics_specs[0].thresholds"),
         (
-            changed(
-                perSliceThresholds={"auc": {"thresholds": [{"slicingSpecs": [{}], "threshold": BOUND}]}}
-            ),
+            changed(perSliceThresholds={"auc": {"thresholds": [{"slicingSpecs": [{}], "threshold": BOUND}]}}),
             "metrics_specs[0].per_slice_thresholds",
         ),
         (spec(preprocessingFunctionNames=["tft"]), "model_specs[0].preprocessing_function_names"),
@@ -530,7 +535,9 @@ def test_several_outputs_and_none_chosen(run, tmp_path):
     assert run(spec(predictionKey="mu"), model=path)[0] == 0
 
 
-@pytest.mark.parametrize("name", ["BinaryAccuracy", "AUC", "MeanSquaredError", "Calibration", "CalibrationPlot"])
+@pytest.mark.parametrize(
+    "name", ["BinaryAccuracy", "AUC", "MeanSquaredError", "Calibration", "CalibrationPlot"]
+)
 def test_one_prediction_a_row_is_needed(run, tmp_path, name):
     path = made.model(tmp_path / "three", several({"output": 3}))
     says(run(made.config(name), model=path), 2, "[B] or [B, 1]", "[B, 3]")
@@ -558,7 +565,14 @@ def test_labels_never_broadcast_against_predictions(tmp_path, rank, labels):
 
 def test_an_input_that_is_nowhere(run, root, tmp_path):
     folder = write(tmp_path / "other", [{"label": 1, "skore": 0.5}, {"label": 0, "skore": 0.2}])
-    says(run(examples=folder, model=root / "named"), 2, root / "named", "'score'", "nearest: skore", "transform")
+    says(
+        run(examples=folder, model=root / "named"),
+        2,
+        root / "named",
+        "'score'",
+        "nearest: skore",
+        "transform",
+    )
 
 
 # ── the other paths and options ───────────────────────────────────────────────────────────────
@@ -613,7 +627,12 @@ def test_a_baseline_needs_a_spec(run, root):
     told = run(made.config("AUC", models=models), "--baseline", root / "model")
     says(told, 2, "a baseline model is given", "is_baseline", "without a name")
     models = [{"name": n, "labelKey": "label"} for n in ("a", "a")]
-    says(run(made.config("AUC", models=models), "--baseline", root / "model"), 2, "['a', 'a']", "name of its own")
+    says(
+        run(made.config("AUC", models=models), "--baseline", root / "model"),
+        2,
+        "['a', 'a']",
+        "name of its own",
+    )
     assert run(made.config("AUC"), "--baseline", root / "model")[0] == 0
 
 

@@ -203,7 +203,9 @@ def test_both_spellings_of_json_mean_the_same():
     ['{"thresholds": 0.3}', '"thresholds": 0.3', ' \n "thresholds": 0.3 ', '{ "thresholds":0.3 }', "", " "],
 )
 def test_the_braces_of_a_metrics_arguments_may_be_left_out(text):
-    spec = spec_of({"modelSpecs": [LABEL], "metricsSpecs": [{"metrics": [{"className": "Recall", "config": text}]}]})
+    spec = spec_of(
+        {"modelSpecs": [LABEL], "metricsSpecs": [{"metrics": [{"className": "Recall", "config": text}]}]}
+    )
     assert spec.metrics[0].config == ({"thresholds": 0.3} if text.strip() else {})
 
 
@@ -243,7 +245,9 @@ def test_change_thresholds_stay_so_that_the_gate_can_say_what_it_left_out():
 
 
 def test_an_empty_threshold_is_none():
-    assert spec_of({"modelSpecs": [LABEL], "metricsSpecs": [metric(threshold={})]}).metrics[0].thresholds == ()
+    assert (
+        spec_of({"modelSpecs": [LABEL], "metricsSpecs": [metric(threshold={})]}).metrics[0].thresholds == ()
+    )
 
 
 def test_cross_slices():
@@ -267,7 +271,11 @@ def test_cross_slices():
 )
 def test_a_slice_threshold_needs_a_slice(made, wanted, valid):
     per_slice = [{"slicingSpecs": [wanted], "threshold": VALUE}]
-    config = {"modelSpecs": [LABEL], "slicingSpecs": [made], "metricsSpecs": [metric(perSliceThresholds=per_slice)]}
+    config = {
+        "modelSpecs": [LABEL],
+        "slicingSpecs": [made],
+        "metricsSpecs": [metric(perSliceThresholds=per_slice)],
+    }
     if valid:
         assert spec_of(config)
     else:

@@ -239,7 +239,7 @@ def test_batches_are_static_full_and_cover_each_row_once(tmp_path):
     made.write(tmp_path / "data" / "a", [{"n": i, "label": 0} for i in range(150)])
     files = located.locate([str(tmp_path / "data")], ("eval",))
     records = located.peek(files, {})
-    plan = Plan(None, (), ((("raw", "n")),), (None,), {}, types=records.types)
+    plan = Plan(None, (), ((("raw", "n")),), (None,), {}, (1,), types=records.types)
     made_pipeline = inputs.pipeline(files, plan, [inputs.SlicingSpec()], batch_size=50, replicas=4)
     batches = list(made_pipeline.dataset)
     assert len(batches) == 1 and made_pipeline.dataset.element_spec["count"].shape == [256]

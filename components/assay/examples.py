@@ -98,11 +98,13 @@ def _file(path: str) -> File:
 class Records:
     """What the records hold, from the schema and the first of them.
 
-    types: every feature known; seen: those met in the first records; `mean_bytes`: their mean size.
+    types: every feature known; seen: those met in the first records, and lengths: how many values
+    the first of them held; `mean_bytes`: the records' mean size.
     """
 
     types: Mapping[str, FeatureType]
     seen: Mapping[str, tf.DType]
+    lengths: Mapping[str, int]
     mean_bytes: float
 
 
@@ -113,6 +115,7 @@ def peek(files: Sequence[File], schema: Mapping[str, FeatureType]) -> Records:
       DataError: there is no record at all, or the first ones cannot be read.
     """
     seen: dict[str, tf.DType] = {}
+    lengths: dict[str, int] = {}
     sizes: list[int] = []
     for file in files:
         asked = PEEKED - len(sizes)
@@ -121,8 +124,9 @@ def peek(files: Sequence[File], schema: Mapping[str, FeatureType]) -> Records:
         try:
             for number, record in enumerate(records.as_numpy_iterator()):
                 sizes.append(len(record))
-                for name, dtype in _kinds(record, file.uri, number).items():
+                for name, (dtype, length) in _kinds(record, file.uri, number).items():
                     seen.setdefault(name, dtype)
+                    lengths.setdefault(name, length)
         except tf.errors.OpError as error:
             raise unreadable(file, error) from error
         if len(sizes) - before < asked:
@@ -136,7 +140,7 @@ def peek(files: Sequence[File], schema: Mapping[str, FeatureType]) -> Records:
     for name, dtype in seen.items():
         if name not in types or types[name].dtype != dtype:
             types[name] = FeatureType(dtype)
-    return Records(types, seen, sum(sizes) / len(sizes))
+    return Records(types, seen, lengths, sum(sizes) / len(sizes))
 
 
 def unreadable(file: File, error: Exception) -> DataError:
@@ -171,7 +175,7 @@ def check_whole(file: File, size: int) -> None:
     else:
         whole = file.size == size
     if not whole:
-        raise DataError(f"{file.uri} is cut short or damaged: its records end at byte {size:,} of its content")
+        raise DataError(f"{file.uri} is cut short or damaged: its records end at byte {size:,}")
 
 
 def unpacked_size(file: File) -> int:
@@ -193,7 +197,7 @@ def _unpacked(file: File) -> int:
     return size
 
 
-def _kinds(record: bytes, uri: str, number: int) -> dict[str, tf.DType]:
+def _kinds(record: bytes, uri: str, number: int) -> dict[str, tuple[tf.DType, int]]:
     try:
         example = tf.train.Example.FromString(record)
     except DecodeError as error:
@@ -203,7 +207,7 @@ def _kinds(record: bytes, uri: str, number: int) -> dict[str, tf.DType]:
     for name, feature in example.features.feature.items():
         kind = feature.WhichOneof("kind")
         if kind and getattr(feature, kind).value:
-            kinds[name] = dtypes[kind]
+            kinds[name] = dtypes[kind], len(getattr(feature, kind).value)
     return kinds
 
 

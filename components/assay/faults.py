@@ -14,7 +14,7 @@ class Fault(enum.Enum):
     """What can be wrong with one row; `fatal` ones fail the run, all name the first row."""
 
     NO_LABEL = "has no label"
-    MANY_LABELS = "has more than one label value"
+    MANY_LABELS = "has another number of label values than the first rows"
     BAD_LABEL = "has a label that is no finite number"
     NO_WEIGHT = "has no example weight"
     BAD_WEIGHT = "has an example weight that is negative, not finite or 2**31 and above"

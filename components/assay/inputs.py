@@ -182,12 +182,14 @@ def prepare(batch: Batch, plan: Plan, slices: Sequence[SlicingSpec]) -> Batch:
             found[f"weight_{place}"] = value * tf.cast(count, tf.float64)
         if label is not None:
             column = _column(spaces[label[0]][label[1]])
-            value = _number(column)
-            none, many = column.lengths < 1, column.lengths > 1
-            bad = tf.logical_not(tf.math.is_finite(value))
+            size = plan.label_sizes[place]
+            value = _number(column) if size == 1 else _numbers(column, size)
+            none, many = column.lengths < 1, tf.logical_and(column.lengths > 0, column.lengths != size)
+            finite = tf.math.is_finite(value)
+            bad = tf.logical_not(finite if size == 1 else tf.reduce_all(finite, 1))
             for fault, rows in ((Fault.NO_LABEL, none), (Fault.MANY_LABELS, many), (Fault.BAD_LABEL, bad)):
                 faults = mark(faults, fault, rows)
-            found[f"label_{place}"] = tf.where(tf.logical_or(bad, none), tf.zeros_like(value), value)
+            found[f"label_{place}"] = tf.where(finite, value, tf.zeros_like(value))
     columns = {name: _column(spaces[space][name]) for name, space in plan.slices.items()}
     prepared = {**batch, **found, "inputs": inputs, "faults": faults * count}
     keys = slicing.slice_keys(slices, columns, tf.shape(count)[0])
@@ -218,8 +220,13 @@ def _column(value: Any) -> Column:
 
 def _number(column: Column) -> tf.Tensor:
     """The first value of each row as float64 [B]; 0 where there is none."""
-    padded = tf.pad(tf.cast(column.values, tf.float64), [[0, 0], [0, 1]])
-    return padded[:, 0]
+    return _numbers(column, 1)[:, 0]
+
+
+def _numbers(column: Column, size: int) -> tf.Tensor:
+    """The first `size` values of each row as float64 [B, size]; 0 where there are fewer."""
+    padded = tf.pad(tf.cast(column.values, tf.float64), [[0, 0], [0, size]])
+    return tf.ensure_shape(padded[:, :size], [None, size])
 
 
 def _group(dataset: tf.data.Dataset, replicas: int) -> tf.data.Dataset:

@@ -6,6 +6,7 @@ Found out on the host from signatures, schema and the first records, before the 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from assay import slicing
-from assay.examples import Records
+from assay.examples import FeatureType, Records
 from assay.model import Model
 from assay.spec import Policy, RequestError, SlicingSpec, unknown
 from assay.transform import Transform
@@ -32,7 +33,7 @@ class Plan:
 
     feeds: per model, input name to (space, feature); the space is "serialized", "raw" or
     "transformed". labels, weights: per model a (space, feature) or None. slices: feature to space.
-    whole: per model, whether its labels are whole numbers. route: the sentence that is logged.
+    label_sizes, whole: per model, how many values a label has, and whether they are whole. route: the sentence that is logged.
     """
 
     transform: Transform | None
@@ -40,6 +41,7 @@ class Plan:
     labels: tuple[tuple[str, str] | None, ...]
     weights: tuple[tuple[str, str] | None, ...]
     slices: Mapping[str, str]
+    label_sizes: tuple[int, ...] = ()
     whole: tuple[bool, ...] = ()
     types: Mapping[str, Any] = field(default_factory=dict)
     fixed: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -120,6 +122,12 @@ def plan(
         transform=transform,
         feeds=tuple(feeds),
         labels=labels,
+        label_sizes=tuple(
+            1
+            if p is None
+            else _size(p[1], spaces[p[0]][p[1]], {} if p[0] == "transformed" else records.lengths)
+            for p in labels
+        ),
         whole=tuple(p is not None and spaces[p[0]][p[1]].dtype.is_integer for p in labels),
         weights=tuple(
             find(m.spec.example_weight_key, "example_weight_key", label_order, number=True)
@@ -132,6 +140,11 @@ def plan(
         fixed=fixed,
         route="; ".join(routes),
     )
+
+
+def _size(name: str, kind: FeatureType, lengths: Mapping[str, int]) -> int:
+    """How many values a feature has in each row: as the first record shows, or the schema says."""
+    return max(1, lengths.get(name, math.prod(kind.shape or ())))
 
 
 def _is_transformed(records: Records, transform: Transform) -> bool:

@@ -319,10 +319,10 @@ class Policy:
     slice_features: str = "raw"
 
     def __post_init__(self) -> None:
-        known = {"first_model": FIRST_MODEL, "stale_baseline": STALE_BASELINE, "slice_features": SLICE_FEATURES}
-        for name, valid in known.items():
-            if getattr(self, name) not in valid:
-                raise unknown(name, str(getattr(self, name)), valid)
+        valid = (FIRST_MODEL, STALE_BASELINE, SLICE_FEATURES)
+        for option, known in zip(dataclasses.fields(self), valid, strict=True):
+            if getattr(self, option.name) not in known:
+                raise unknown(option.name, str(getattr(self, option.name)), known)
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,8 @@ def contributions(
                 out = tf.reduce_any(tf.logical_or(flat < 0.0, flat > 1.0), 1)
                 faults = mark(faults, Fault.PREDICTION_RANGE, tf.logical_and(live, out))
             if kind.unit_labels and label is not None:
-                out = tf.logical_or(label < 0.0, label > 1.0)
+                flat_label = tf.reshape(label, [count.shape[0], -1])
+                out = tf.reduce_any(tf.logical_or(flat_label < 0.0, flat_label > 1.0), 1)
                 faults = mark(faults, Fault.LABEL_RANGE, tf.logical_and(live, out))
 
     needs_label = tf.reduce_any(tf.stack(labelled), 0)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from assay.metrics.metric import Metric, Totals, ratio, scores
+from assay.metrics.metric import Metric, Totals, one_each, ratio
 from assay.spec import RequestError
 from assay.state import REAL, WEIGHT, Column
 from assay.values import CalibrationBuckets, Undefined
@@ -28,7 +28,7 @@ class LabelAndPrediction:
     def rows(self, labels: Any, predictions: Any) -> tuple[Any, Any]:
         import tensorflow as tf
 
-        return None, tf.stack([labels, scores(predictions, "calibration")], 1)
+        return None, tf.stack(one_each(labels, predictions, "calibration"), 1)
 
 
 def mean_label(*, name: str = "mean_label") -> Metric:
@@ -77,7 +77,7 @@ class Buckets:
     def rows(self, labels: Any, predictions: Any) -> tuple[Any, Any]:
         import tensorflow as tf
 
-        score = scores(predictions, "a calibration plot")
+        labels, score = one_each(labels, predictions, "a calibration plot")
         values = tf.stack([tf.ones_like(score), labels, score], 1)
         safe = tf.where(tf.math.is_finite(score), score, tf.zeros_like(score))
         place = tf.floor((safe - self.left) / (self.right - self.left) * self.buckets) + 1.0

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from assay.metrics.metric import Metric, Totals, ratio, scores
+from assay.metrics.metric import Metric, Totals, one_each, ratio
 from assay.spec import RequestError, unknown
 from assay.state import WEIGHT, Column
 from assay.values import ConfusionMatrices, Undefined
@@ -51,7 +51,7 @@ class AtThresholds:
     def rows(self, labels: Any, predictions: Any) -> tuple[Any, Any]:
         import tensorflow as tf
 
-        score = scores(predictions, "a confusion matrix")
+        labels, score = one_each(labels, predictions, "a confusion matrix")
         above = score[:, None] > tf.constant(sorted(self.thresholds), tf.float64)[None]
         values = _label_split(labels)
         values = tf.where(tf.math.is_nan(score)[:, None], tf.constant(np.nan, tf.float64), values)
@@ -103,7 +103,7 @@ class ScoreHistogram:
     def rows(self, labels: Any, predictions: Any) -> tuple[Any, Any]:
         import tensorflow as tf
 
-        score = scores(predictions, "AUC")
+        labels, score = one_each(labels, predictions, "AUC")
         values = _label_split(labels)
         values = tf.where(tf.math.is_nan(score)[:, None], tf.constant(np.nan, tf.float64), values)
         safe = tf.where(tf.math.is_nan(score), tf.zeros_like(score), score)

@@ -43,7 +43,7 @@ class Statistics(Protocol):
     def rows(self, labels: Any, predictions: Any) -> tuple[Any, Any]:
         """Returns (bins [B] int32 or None, values [B, columns] float64), unweighted.
 
-        labels: float64 [B]; predictions: float64 [B, ...]. Replica context, in graph. A value that
+        labels: float64 [B], or [B, L] where a row has L of them; predictions: float64 [B, ...]. Replica context, in graph. A value that
         is not finite marks its row as one on which the metric is undefined.
         """
 
@@ -80,11 +80,32 @@ def ratio(numerator: float, denominator: float, otherwise: str) -> float | Undef
     return numerator / denominator if denominator else Undefined(otherwise)
 
 
+def one_each(labels: Any, predictions: Any, name: str) -> tuple[Any, Any]:
+    """Returns labels [B] and predictions [B] of a model with one score a row.
+
+    Raises:
+      RequestError: a row has several labels or scores; [B] and [B, C] never broadcast against each
+        other.
+    """
+    one_label(labels, name)
+    return labels, scores(predictions, name)
+
+
+def one_label(labels: Any, name: str) -> None:
+    """Checks that a row has one label.
+
+    Raises:
+      RequestError: it has several.
+    """
+    if labels.shape.rank != 1:
+        raise RequestError(f"{name} needs one label a row; the label has {labels.shape[1]} values a row")
+
+
 def scores(predictions: Any, name: str) -> Any:
     """Returns the predictions [B] of a model with one score a row, from [B] or [B, 1].
 
     Raises:
-      RequestError: a row has several scores; [B] and [B, C] never broadcast against each other.
+      RequestError: a row has several scores.
     """
     import tensorflow as tf
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from assay.metrics.metric import Metric
+from assay.metrics.metric import Metric, one_label
 from assay.spec import RequestError
 from assay.state import WEIGHT, Column
 
@@ -25,6 +25,7 @@ class Hit:
     def rows(self, labels: Any, predictions: Any) -> tuple[Any, Any]:
         import tensorflow as tf
 
+        one_label(labels, "SparseCategoricalAccuracy")
         if predictions.shape.rank != 2:
             raise RequestError(
                 "SparseCategoricalAccuracy needs a score for each class, [B, C]; the model gives "

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from assay.metrics.metric import Metric, scores
+from assay.metrics.metric import Metric, one_each, scores
 from assay.spec import RequestError
 from assay.state import REAL, Column
 
 
 @dataclass(frozen=True)
 class Error:
-    """The sum of |y - p| ** power."""
+    """The sum of |y - p| ** power, its mean over the outputs where a row has several."""
 
     power: int
     bins: int = 1
@@ -32,8 +32,17 @@ class Error:
     def rows(self, labels: Any, predictions: Any) -> tuple[Any, Any]:
         import tensorflow as tf
 
-        difference = labels - scores(predictions, "a regression error")
-        return None, (tf.abs(difference) if self.power == 1 else tf.square(difference))[:, None]
+        if labels.shape.rank == 1:
+            difference = (labels - scores(predictions, "a regression error"))[:, None]
+        elif predictions.shape[1:].num_elements() == labels.shape[1]:
+            difference = labels - tf.reshape(predictions, tf.shape(labels))
+        else:
+            raise RequestError(
+                f"a regression error needs a prediction for each label; labels are {labels.shape}, "
+                f"predictions {predictions.shape}"
+            )
+        error = tf.abs(difference) if self.power == 1 else tf.square(difference)
+        return None, tf.reduce_mean(error, 1, keepdims=True)
 
 
 def mean_squared_error(*, name: str = "mean_squared_error") -> Metric:
@@ -70,7 +79,7 @@ class CrossEntropy:
     def rows(self, labels: Any, predictions: Any) -> tuple[Any, Any]:
         import tensorflow as tf
 
-        score = scores(predictions, "BinaryCrossEntropy")
+        labels, score = one_each(labels, predictions, "BinaryCrossEntropy")
         target = labels * (1.0 - self.label_smoothing) + 0.5 * self.label_smoothing
         if self.from_logits:
             loss = tf.maximum(score, 0.0) - score * target + tf.math.log1p(tf.exp(-tf.abs(score)))
