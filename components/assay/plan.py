@@ -33,7 +33,8 @@ class Plan:
 
     feeds: per model, input name to (space, feature); the space is "serialized", "raw" or
     "transformed". labels, weights: per model a (space, feature) or None. slices: feature to space.
-    label_sizes, whole: per model, how many values a label has, and whether they are whole. route: the sentence that is logged.
+    label_sizes, whole: per model, how many values a label has, and whether they are whole.
+    route: the sentence that is logged.
     """
 
     transform: Transform | None

@@ -32,9 +32,9 @@ class Progress:
                 transient=True,
             )
             # Rows are guessed from sizes, so the share is one of bytes.
-            guess = sum(max(unpacked_size(f), f.size) if f.compression else f.size for f in files)
-            guess = guess / (mean_bytes + FRAMING)
-            self._task = self._bar.add_task("", total=max(guess, 1.0), speed=0.0, files=len(files))
+            size = sum(max(unpacked_size(f), f.size) if f.compression else f.size for f in files)
+            guess = max(size / (mean_bytes + FRAMING), 1.0)
+            self._task = self._bar.add_task("", total=guess, speed=0.0, files=len(files))
 
     def __enter__(self) -> Progress:
         if self._bar:

@@ -69,7 +69,8 @@ def to_json(report: Report, verdict: Verdict) -> str:
         "hidden": [{"key": key_record(key), "rows": rows} for key, rows in report.hidden],
         "verdict": {
             "blessed": verdict.blessed,
-            "findings": [_finding(f) for f in verdict.findings],
+            # A slice that several specs of one threshold make is told once.
+            "findings": list({json.dumps(r): r for r in map(_finding, verdict.findings)}.values()),
             "reasons": list(verdict.reasons),
             "notes": list(verdict.notes),
         },

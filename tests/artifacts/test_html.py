@@ -47,9 +47,7 @@ def page(slices, checks=(), **kwargs) -> str:
 
 
 CHECKS = (
-    gate.Check(
-        AUC, Threshold(ValueThreshold(0.7), ChangeThreshold(Direction.HIGHER_IS_BETTER, -0.01))
-    ),
+    gate.Check(AUC, Threshold(ValueThreshold(0.7), ChangeThreshold(Direction.HIGHER_IS_BETTER, -0.01))),
     gate.Check(PRECISION, Threshold(ValueThreshold(0.1))),
 )
 
@@ -83,9 +81,7 @@ class Page(HTMLParser):
 
 
 def test_verdict_checks_and_values_are_there() -> None:
-    found = Page(
-        page([slice_of((), 100, 0.65, 0.7), slice_of((("pay", b"Cash"),), 40, 0.8, 0.75)], CHECKS)
-    )
+    found = Page(page([slice_of((), 100, 0.65, 0.7), slice_of((("pay", b"Cash"),), 40, 0.8, 0.75)], CHECKS))
     assert [
         "failed",
         "auc",
@@ -96,9 +92,7 @@ def test_verdict_checks_and_values_are_there() -> None:
         "",
         "below the bound",
     ] in found.rows
-    change = next(
-        r for r in found.rows if r[:3] == ["failed", "auc", "Overall"] and "change" in r[4]
-    )
+    change = next(r for r in found.rows if r[:3] == ["failed", "auc", "Overall"] and "change" in r[4])
     assert change[3:7] == ["0.65000", "change >= -0.01", "0.70000", "-0.05000"]
     assert any(r[:3] == ["ok", "auc", "pay=Cash"] for r in found.rows)
     assert ["pay=Cash", "40", "0.80000", "0.75000", "+0.05000", "0.50000"] in found.rows
@@ -119,9 +113,7 @@ def test_no_thresholds() -> None:
 
 
 def test_undefined_values_give_their_reason() -> None:
-    found = Page(
-        page([slice_of((), 9, 0.9, 0.8, Undefined("no example is predicted positive"))], CHECKS)
-    )
+    found = Page(page([slice_of((), 9, 0.9, 0.8, Undefined("no example is predicted positive"))], CHECKS))
     assert ["Overall", "9", "0.90000", "0.80000", "+0.10000", "undefined"] in found.rows
     assert ["precision", "no example is predicted positive", "Overall"] in found.rows
 
@@ -140,9 +132,7 @@ def test_nothing_from_the_data_becomes_markup() -> None:
     )
     assert "<script" not in text
     assert text.count("&lt;script&gt;") >= 10
-    assert not [
-        t for t, _ in Page(text).tags if t in ("script", "img", "iframe", "object", "embed", "link")
-    ]
+    assert not [t for t, _ in Page(text).tags if t in ("script", "img", "iframe", "object", "embed", "link")]
 
 
 def test_the_page_stands_alone() -> None:

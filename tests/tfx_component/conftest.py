@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("tfx")
-
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_child.py")))
 
 

@@ -6,9 +6,6 @@ import inspect
 import json
 
 import pytest
-
-pytest.importorskip("tfx")
-
 from google.protobuf import json_format
 from tensorflow_model_analysis.proto import config_pb2
 from tfx import v1 as tfx
@@ -164,12 +161,8 @@ def test_a_local_pipeline_keeps_runtime_parameters_and_two_evaluators():
     splits = RuntimeParameter(name="splits", ptype=str, default='["eval"]')
     ir = compiler.Compiler().compile(
         pipeline(
-            lambda e, m: [
-                evaluator(examples=e, model=m, eval_config=config, example_splits=splits)
-            ],
-            lambda e, m: [
-                evaluator(examples=e, model=m, execution={"batch_size": 8}).with_id("second")
-            ],
+            lambda e, m: [evaluator(examples=e, model=m, eval_config=config, example_splits=splits)],
+            lambda e, m: [evaluator(examples=e, model=m, execution={"batch_size": 8}).with_id("second")],
         )
     )
     first, second = node(ir, "DistributedEvaluator"), node(ir, "second")

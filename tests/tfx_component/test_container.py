@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-
-pytest.importorskip("tfx")
-
 from tfx.orchestration.kubeflow.v2 import compiler_utils
 from tfx.types import standard_artifacts
 
@@ -20,11 +17,7 @@ STORE = "projects/1/locations/us-central1/metadataStores/default/artifacts"
 def runtime_artifact(kind, uri, number):
     schema = compiler_utils.get_artifact_schema(kind)
     text = schema.decode() if isinstance(schema, bytes) else schema
-    return {
-        "artifacts": [
-            {"name": f"{STORE}/{number}", "uri": str(uri), "type": {"instanceSchema": text}}
-        ]
-    }
+    return {"artifacts": [{"name": f"{STORE}/{number}", "uri": str(uri), "type": {"instanceSchema": text}}]}
 
 
 def invocation(root, examples, model, eval_config, baseline=None):
@@ -81,9 +74,7 @@ def run(record, spec_2_1=True):
 
 @pytest.mark.parametrize("spec_2_1", [False, True])
 @pytest.mark.parametrize(("how", "blessed"), [("blessed", 1), ("not blessed", 0)])
-def test_the_blessing_names_the_models_as_the_metadata_store_does(
-    tmp_path, fake, how, blessed, spec_2_1
-):
+def test_the_blessing_names_the_models_as_the_metadata_store_does(tmp_path, fake, how, blessed, spec_2_1):
     fake(how)
     written = run(invocation(tmp_path, "/e", "/m", "{}", baseline="/b"), spec_2_1)
     (blessing,) = written["blessing"]["artifacts"]

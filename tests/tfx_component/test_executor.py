@@ -11,9 +11,6 @@ import time
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("tfx")
-
 from tfx.components.evaluator import executor as stock
 from tfx.components.util import examples_utils
 from tfx.dsl.components.base import base_beam_executor
@@ -110,9 +107,7 @@ def test_what_is_not_given_is_left_out(tmp_path, splits):
 @pytest.mark.parametrize("splits", ["eval", '"eval"', "[1]", '{"a": 1}'])
 def test_splits_that_are_no_json_list_of_names_are_refused(tmp_path, splits):
     with pytest.raises(RequestError, match="example_splits"):
-        executor.translate(
-            inputs(tmp_path), outputs(tmp_path), {**PROPERTIES, "example_splits": splits}
-        )
+        executor.translate(inputs(tmp_path), outputs(tmp_path), {**PROPERTIES, "example_splits": splits})
 
 
 @pytest.mark.parametrize("name", ["model", "baseline_model"])
@@ -124,9 +119,7 @@ def test_two_models_are_refused(tmp_path, name):
 
 def test_examples_of_another_format_are_refused_by_name(tmp_path):
     given = inputs(tmp_path)
-    examples_utils.set_payload_format(
-        given["examples"][0], example_gen_pb2.PayloadFormat.FORMAT_PARQUET
-    )
+    examples_utils.set_payload_format(given["examples"][0], example_gen_pb2.PayloadFormat.FORMAT_PARQUET)
     with pytest.raises(RequestError, match="FORMAT_PARQUET"):
         executor.translate(given, outputs(tmp_path), PROPERTIES)
 

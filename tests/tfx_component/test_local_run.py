@@ -9,9 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("tfx")
-
 from ml_metadata.metadata_store import metadata_store
 from tfx import v1 as tfx
 from tfx.types import standard_artifacts
@@ -110,9 +107,7 @@ def test_a_failed_evaluation_fails_the_node(tmp_path, fake, models, how, kind):
 
 
 @pytest.mark.slow
-def test_the_child_sets_devices_that_the_parent_no_longer_could(
-    tmp_path, examples, models, eval_config
-):
+def test_the_child_sets_devices_that_the_parent_no_longer_could(tmp_path, examples, models, eval_config):
     import tensorflow as tf
 
     tf.constant(1.0) + 1.0
@@ -142,9 +137,7 @@ def test_the_child_sets_devices_that_the_parent_no_longer_could(
 
 
 @pytest.mark.slow
-def test_a_real_mistake_reaches_the_pipeline_author_as_one_message(
-    tmp_path, examples, models, eval_config
-):
+def test_a_real_mistake_reaches_the_pipeline_author_as_one_message(tmp_path, examples, models, eval_config):
     given = {
         "examples": [artifact(standard_artifacts.Examples, examples)],
         "model": [artifact(standard_artifacts.Model, models["good"], 5)],
@@ -157,9 +150,7 @@ def test_a_real_mistake_reaches_the_pipeline_author_as_one_message(
 
 
 @pytest.mark.slow
-def test_a_real_pipeline_promotes_a_good_model_and_not_a_bad_one(
-    tmp_path, examples, models, eval_config
-):
+def test_a_real_pipeline_promotes_a_good_model_and_not_a_bad_one(tmp_path, examples, models, eval_config):
     import tensorflow_model_analysis as tfma
 
     runner = tfx.orchestration.LocalDagRunner()
@@ -171,9 +162,7 @@ def test_a_real_pipeline_promotes_a_good_model_and_not_a_bad_one(
     first, second = blessings(tmp_path)
     assert (first["blessed"], second["blessed"]) == (1, 0)
     assert second["baseline_model"] == str(models["good"])
-    assert (
-        "BinaryAccuracy" in second["blessing_message"] or "accuracy" in second["blessing_message"]
-    )
+    assert "BinaryAccuracy" in second["blessing_message"] or "accuracy" in second["blessing_message"]
 
     store = metadata_store.MetadataStore(metadata(tmp_path))
     evaluations = sorted(store.get_artifacts_by_type("ModelEvaluation"), key=lambda a: a.id)

@@ -43,8 +43,9 @@ class Statistics(Protocol):
     def rows(self, labels: Any, predictions: Any) -> tuple[Any, Any]:
         """Returns (bins [B] int32 or None, values [B, columns] float64), unweighted.
 
-        labels: float64 [B], or [B, L] where a row has L of them; predictions: float64 [B, ...]. Replica context, in graph. A value that
-        is not finite marks its row as one on which the metric is undefined.
+        labels: float64 [B], or [B, L] where a row has L of them; predictions: float64 [B, ...].
+        Replica context, in graph. A value that is not finite marks its row as one on which the
+        metric is undefined.
         """
 
 
