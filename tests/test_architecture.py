@@ -20,7 +20,7 @@ LAYERS = (
     ("metrics", "report", "plan"),
     ("finalize", "eval_config", "inputs", "show", "artifacts.blessing", "artifacts.html", "artifacts.tfma"),
     ("step", "explain", "artifacts.output"),
-    ("loop",),
+    ("loop", "question"),
     ("evaluation",),
     ("api",),
     ("cli", "tfx.artifacts", "tfx.child"),
@@ -36,7 +36,7 @@ FACES = ("", "artifacts")
 LIGHT = (
     "spec", "text", "state", "values", "gate", "report", "show", "protos", "finalize", "eval_config",
     "metrics", "metrics.metric", "metrics.counts", "metrics.confusion", "metrics.calibration",
-    "metrics.regression", "metrics.multiclass", "evaluation", "api", "cli", "__main__", "",
+    "metrics.regression", "metrics.multiclass", "question", "evaluation", "api", "cli", "__main__", "",
     "artifacts", "artifacts.blessing", "artifacts.html",
 )  # fmt: skip
 ONLY_IN = {

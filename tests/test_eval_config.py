@@ -8,7 +8,7 @@ import pytest
 from google.protobuf import json_format
 
 from assay.eval_config import normalise, read, to_spec
-from assay.evaluation import ask
+from assay.question import ask
 from assay.spec import (
     ChangeThreshold,
     CrossSlicingSpec,

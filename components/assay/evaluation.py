@@ -18,11 +18,11 @@ from typing import Any
 
 from assay import __version__, finalize
 from assay.eval_config import normalise, read, to_spec
-from assay.finalize import Bound
-from assay.gate import Check, Evidence, Verdict, judge
-from assay.metrics import build
+from assay.gate import Evidence, Verdict, judge
+from assay.question import Question, ask
 from assay.report import Report
-from assay.spec import CANDIDATE, EvaluationSpec, MetricKey, ModelSpec, Request, RequestError
+from assay.spec import CANDIDATE, EvaluationSpec, Request, RequestError, SlicingSpec
+from assay.state import State, prove
 
 log = logging.getLogger("assay")
 
@@ -33,21 +33,6 @@ class Outcome:
 
     report: Report
     verdict: Verdict
-
-
-@dataclass(frozen=True)
-class Question:
-    """A spec as the loop and the formulas need it.
-
-    models: those that are evaluated, candidate first; sums: what the replicas add up; bound: every
-    metric of every model; checks: every threshold, on the candidate's keys.
-    """
-
-    models: Sequence[ModelSpec]
-    sums: Sequence[Any]
-    weighted: Sequence[int]
-    bound: Sequence[Bound]
-    checks: Sequence[Check]
 
 
 def run(request: Request, *, progress: bool = False) -> Outcome:
@@ -78,7 +63,6 @@ def _run(request: Request, progress: bool) -> Outcome:
     from assay.explain import explain
     from assay.plan import plan as make_plan
     from assay.progress import Progress
-    from assay.state import prove
     from assay.step import layout
 
     loop.set_up(request.execution)
@@ -102,9 +86,9 @@ def _run(request: Request, progress: bool) -> Outcome:
     plan = make_plan(records, graph, models, spec.slices, request.policy)
     log.info("%s", plan.route)
     sums = [dataclasses.replace(s, whole=not s.weighted and plan.whole[s.model]) for s in question.sums]
-    pipeline = inputs.pipeline(
-        files, plan, spec.slices, batch_size=request.execution.batch_size, replicas=replicas
-    )
+    # Overall is always counted, for the examples' total; it is shown where it is asked for.
+    every = (SlicingSpec(), *(s for s in spec.slices if s.features))
+    pipeline = inputs.pipeline(files, plan, every, batch_size=request.execution.batch_size, replicas=replicas)
     leaves = layout(sums, question.weighted)
     looped = time.perf_counter()
     try:
@@ -120,17 +104,56 @@ def _run(request: Request, progress: bool) -> Outcome:
                 request.execution,
                 show,
             )
-    except tf.errors.OpError as error:
+    except (tf.errors.OpError, UnicodeDecodeError) as error:  # the latter hides an OpError's message
         raise explain(error, files, plan, models) from error
     looped = time.perf_counter() - looped
     for file, size in zip(files, pipeline.bytes_read.numpy().tolist(), strict=True):
         examples.check_whole(file, size)
     prove(state)
 
+    outcome = _conclude(request, spec, question, state, models, stale)
+    seconds = time.perf_counter() - started
+    execution = {
+        "strategy": type(distribution).__name__,
+        "replicas": replicas,
+        "devices": list(distribution.extended.worker_devices),
+        "batch_size": request.execution.batch_size,
+        "global_batch_size": request.execution.batch_size * replicas,
+        "padded_batch_size": inputs.physical(request.execution.batch_size),
+        "seconds": round(seconds, 3),
+        "loop_seconds": round(looped, 3),
+        "rows_per_second": round(outcome.report.rows / looped, 1),
+        "versions": {
+            "assay": __version__,
+            "tensorflow": tf.__version__,
+            "python": platform.python_version(),
+        },
+    }
+    report = dataclasses.replace(outcome.report, notes=[plan.route, *spec.notes], execution=execution)
+    output.write(
+        request,
+        report,
+        outcome.verdict,
+        normalise(config, has_baseline=bool(request.baseline)),
+        {m.spec.name: m.uri for m in models},
+    )
+    return Outcome(report, outcome.verdict)
+
+
+def _conclude(
+    request: Request,
+    spec: EvaluationSpec,
+    question: Question,
+    state: State,
+    models: Sequence[Any],
+    stale: str,
+) -> Outcome:
+    """The sums to values, and the values to a verdict."""
     baseline = next((m.spec.name for m in models if m.spec.is_baseline), "")
     weight_column = 1 if question.weighted and question.weighted[0] == 0 else 0
-    all_slices = finalize.slice_values(state, question.bound, baseline, weight_column)
-    slices, hidden = finalize.hide_small(all_slices, spec.min_slice_size)
+    every = finalize.slice_values(state, question.bound, baseline, weight_column)
+    asked = [s for s in every if s.key or SlicingSpec() in spec.slices]
+    slices, hidden = finalize.hide_small(asked, spec.min_slice_size)
     cross = finalize.cross_values(slices, spec.cross_slices)
     verdict = judge(
         Evidence(
@@ -144,42 +167,19 @@ def _run(request: Request, progress: bool) -> Outcome:
         question.checks,
         request.policy,
     )
-    seconds = time.perf_counter() - started
     rows = sum(state.rows_counted.values())
     report = Report(
         slices=slices,
         cross_slices=[pair for pairs in cross.values() for pair in pairs],
         hidden=hidden,
         rows=rows,
-        weight=next((s.weight for s in all_slices if not s.key), float(rows)),
+        weight=next((s.weight for s in every if not s.key), float(rows)),
         files=state.rows_counted,
         fingerprint=f"{state.fingerprint_counted:016x}",
-        models={
-            m.spec.name or CANDIDATE: {"uri": m.uri, "signature": m.signature} for m in models
-        },
+        models={m.spec.name or CANDIDATE: {"uri": m.uri, "signature": m.signature} for m in models},
         baseline_name=baseline,
-        notes=[plan.route, *spec.notes],
-        execution={
-            "strategy": type(distribution).__name__,
-            "replicas": replicas,
-            "devices": list(distribution.extended.worker_devices),
-            "batch_size": request.execution.batch_size,
-            "global_batch_size": request.execution.batch_size * replicas,
-            "padded_batch_size": inputs.physical(request.execution.batch_size),
-            "seconds": round(seconds, 3),
-            "loop_seconds": round(looped, 3),
-            "rows_per_second": round(rows / looped, 1),
-            "versions": {
-                "assay": __version__,
-                "tensorflow": tf.__version__,
-                "python": platform.python_version(),
-            },
-        },
     )
-    outcome = Outcome(report, verdict)
-    locations = {m.spec.name: m.uri for m in models}
-    output.write(request, report, verdict, normalise(config, has_baseline=bool(request.baseline)), locations)
-    return outcome
+    return Outcome(report, verdict)
 
 
 def _withdraw(request: Request) -> None:
@@ -190,76 +190,6 @@ def _withdraw(request: Request) -> None:
 
         with contextlib.suppress(Exception):  # the failure that led here is the one to tell
             output.clear(request)
-
-
-def ask(spec: EvaluationSpec, models: Sequence[ModelSpec]) -> Question:
-    """Returns what has to be summed and computed for the models given, candidate first.
-
-    Raises:
-      RequestError: two metrics of one name, a metric without a label or weight that it needs.
-    """
-    from assay.step import Sum
-
-    ordered = sorted(models, key=lambda m: m.is_baseline)
-    places = {m.name: place for place, m in enumerate(ordered)}
-    weighted = [place for place, m in enumerate(ordered) if m.example_weight_key]
-    found: list[tuple[MetricKey, Any, Any]] = []
-    named: dict[MetricKey, Any] = {}
-    checks: list[Check] = []
-    for wanted in spec.metrics:
-        metric = build(wanted)
-        for name in wanted.model_names:
-            if name not in places:
-                continue
-            model = ordered[places[name]]
-            key = _key(metric, wanted, model)
-            if metric.statistics is not None and not model.label_key:
-                raise RequestError(
-                    f"metric {wanted.class_name!r} needs a label; set label_key in model_specs"
-                )
-            item = (
-                key,
-                metric,
-                None
-                if metric.statistics is None
-                else Sum(metric.statistics, places[name], key.example_weighted),
-            )
-            same = (wanted.class_name, wanted.config)
-            if key not in named:
-                found.append(item)
-            if named.setdefault(key, same) != same:
-                raise RequestError(
-                    f"metrics_specs: two metrics are named {key.label!r}; give one another name in config"
-                )
-            if not model.is_baseline:
-                checks.extend(Check(key, t) for t in wanted.thresholds)
-    sums = list(dict.fromkeys(s for _, _, s in found if s is not None))
-    bound = [
-        Bound(
-            key=key,
-            metric=metric,
-            leaf=None if item is None else 1 + sums.index(item),
-            weight=1 + weighted.index(places[key.model_name]) if key.example_weighted else 0,
-            invalid=None if item is None else 1 + len(weighted) + sums.index(item),
-        )
-        for key, metric, item in found
-    ]
-    return Question(ordered, sums, weighted, bound, list(dict.fromkeys(checks)))
-
-
-def _key(metric: Any, wanted: Any, model: ModelSpec) -> MetricKey:
-    has_weights = bool(model.example_weight_key)
-    if wanted.weighted and not has_weights and metric.weighted is None:
-        raise RequestError(
-            f"metric {wanted.class_name!r} is to be weighted; set example_weight_key in model_specs"
-        )
-    chosen = metric.weighted if metric.weighted is not None else wanted.weighted
-    return MetricKey(
-        metric.name,
-        model.name,
-        example_weighted=has_weights and chosen is not False,
-        weights_apply=has_weights and metric.weighted is None,
-    )
 
 
 def _load(
@@ -285,4 +215,4 @@ def _load(
     return loaded, ""
 
 
-__all__ = ["Outcome", "Question", "ask", "run"]
+__all__ = ["Outcome", "run"]

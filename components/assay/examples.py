@@ -53,11 +53,13 @@ def locate(uris: Sequence[str], splits: Sequence[str]) -> tuple[File, ...]:
     found: list[str] = []
     for uri in uris:
         found.extend(_files(uri, splits))
-    return tuple(_file(path) for path in sorted(set(found)))
+    # One file under two names (a link, a/./b) is read once.
+    once = {path if "://" in path else os.path.realpath(path): path for path in sorted(found, reverse=True)}
+    return tuple(_file(path) for path in sorted(once.values()))
 
 
 def _files(uri: str, splits: Sequence[str]) -> Iterable[str]:
-    if any(c in uri for c in "*?["):
+    if any(c in uri for c in "*?[") and not tf.io.gfile.exists(uri):
         paths = [p for p in tf.io.gfile.glob(uri) if not tf.io.gfile.isdir(p)]
         if not paths:
             raise RequestError(f"examples: no file matches {uri}")
@@ -157,7 +159,7 @@ def reason(error: Exception) -> str:
 
 
 _NOISE = re.compile(r"\{\{.*?\}\}|\[Op:.*|Name: <unknown>, |, Index: \d+")
-_PREAMBLE = ("Graph execution error", "Detected at node", "<stack traces", "error(s) found")
+_PREAMBLE = ("Graph execution error", "Detected at node", "<stack traces", "error(s) found", 'File "')
 
 
 def check_whole(file: File, size: int) -> None:

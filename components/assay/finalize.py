@@ -13,8 +13,10 @@ import numpy as np
 
 from assay.metrics import Metric, Totals
 from assay.spec import OVERALL, CrossSlicingSpec, MetricKey, SliceKey
-from assay.state import State, totals
+from assay.state import WEIGHT, State, totals
 from assay.values import CalibrationBuckets, ConfusionMatrices, CrossSliceValues, SliceValues, Undefined
+
+LEAST_WEIGHT = 2.0 ** (32 * WEIGHT[-1]) * 1e9  # below it a WEIGHT column has fewer than nine digits a row
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class Bound:
 
     leaf: the index of its leaf in the layout, or None for rows and weight alone; weight: the
     column of the examples leaf that holds its weight (0: every row weighs 1); invalid: the column
-    that counts rows without finite statistics.
+    that counts rows without finite statistics; model: the model's place.
     """
 
     key: MetricKey
@@ -31,6 +33,7 @@ class Bound:
     leaf: int | None
     weight: int
     invalid: int | None
+    model: int = 0
 
 
 def slice_values(
@@ -68,7 +71,9 @@ def _one(
         found = np.zeros([0, 0]) if item.leaf is None else sums[item.leaf]
         invalid = 0 if item.invalid is None else int(examples[item.invalid])
         if invalid:
-            value: object = Undefined(_invalid_reason(state, invalid, rows))
+            value: object = Undefined(_invalid_reason(state, invalid, rows, item.model))
+        elif item.weight and 0 < examples[item.weight] < rows * LEAST_WEIGHT:
+            value = Undefined("the example weights are too small to be summed to nine digits; scale them up")
         else:
             value = item.metric.formula(Totals(rows, float(examples[item.weight]), found))
         if isinstance(value, (ConfusionMatrices, CalibrationBuckets)):
@@ -81,8 +86,8 @@ def _one(
     return SliceValues(key, rows, float(examples[weight_column]), with_diffs(values, baseline_name), plots)
 
 
-def _invalid_reason(state: State, invalid: int, rows: int) -> str:
-    first = state.first.get("PREDICTION_NAN")
+def _invalid_reason(state: State, invalid: int, rows: int, model: int) -> str:
+    first = state.first.get(f"PREDICTION_NAN/{model}")
     if first is None:
         return f"{invalid} of {rows} rows have a value too large to be summed exactly"
     text = f"{invalid} of {rows} rows have a prediction that is no finite number"

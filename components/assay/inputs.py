@@ -62,7 +62,7 @@ def pipeline(
 
     A batch holds: inputs {"space/feature": [G, ...]}, label_I and weight_I float64 [G] for model
     I where there are such keys, count, position and hash int64 [G], faults int64 [G] (a bit for
-    each of FAULTS), slots int64 [G, S] (-1 for no slice).
+    each of FAULTS and model), slots int64 [G, S] (-1 for no slice).
     """
     with tf.device("CPU:0"):
         rows_read = tf.Variable(tf.zeros([len(files)], tf.int64))
@@ -89,11 +89,14 @@ def pipeline(
 
     @plain
     def number(batch: Batch) -> Batch:
-        numbers = vocabulary.slots(batch.pop("slice_texts"))
-        places = batch.pop("slice_places")
+        texts, places = batch.pop("slice_texts"), batch.pop("slice_places")
+        live = tf.logical_and(places >= 0, batch["count"][:, None] > 0)
+        # Only what some row has is a slice: texts also stand for absent values and unmet pairs.
+        size = tf.size(texts, tf.int64)
+        met = tf.math.unsorted_segment_sum(tf.cast(live, tf.int32), tf.maximum(places, 0), size) > 0
+        numbers = vocabulary.slots(tf.where(met, texts, "-"))
         slots = tf.gather(numbers, tf.maximum(places, 0))
-        none = tf.logical_or(places < 0, batch["count"][:, None] == 0)
-        return {**batch, "slots": tf.where(none, tf.constant(-1, tf.int64), slots)}
+        return {**batch, "slots": tf.where(live, slots, tf.constant(-1, tf.int64))}
 
     dataset = (
         _records(files, batch_size)
@@ -172,12 +175,13 @@ def prepare(batch: Batch, plan: Plan, slices: Sequence[SlicingSpec]) -> Batch:
         if weight is not None:
             column = _column(spaces[weight[0]][weight[1]])
             value = _number(column)
-            none = column.lengths < 1
+            none, many = column.lengths < 1, column.lengths > 1
             bad = tf.logical_or(
                 tf.logical_not(tf.math.is_finite(value)), tf.logical_or(value < 0, value >= 2.0**31)
             )
-            faults = mark(faults, Fault.NO_WEIGHT, none)
-            faults = mark(faults, Fault.BAD_WEIGHT, tf.logical_and(bad, tf.logical_not(none)))
+            faults = mark(faults, Fault.NO_WEIGHT, none, place)
+            faults = mark(faults, Fault.MANY_WEIGHTS, many, place)
+            faults = mark(faults, Fault.BAD_WEIGHT, tf.logical_and(bad, tf.logical_not(none)), place)
             value = tf.where(tf.logical_or(bad, none), tf.zeros_like(value), value)
             found[f"weight_{place}"] = value * tf.cast(count, tf.float64)
         if label is not None:
@@ -188,7 +192,7 @@ def prepare(batch: Batch, plan: Plan, slices: Sequence[SlicingSpec]) -> Batch:
             finite = tf.math.is_finite(value)
             bad = tf.logical_not(finite if size == 1 else tf.reduce_all(finite, 1))
             for fault, rows in ((Fault.NO_LABEL, none), (Fault.MANY_LABELS, many), (Fault.BAD_LABEL, bad)):
-                faults = mark(faults, fault, rows)
+                faults = mark(faults, fault, rows, place)
             found[f"label_{place}"] = tf.where(finite, value, tf.zeros_like(value))
     columns = {name: _column(spaces[space][name]) for name, space in plan.slices.items()}
     prepared = {**batch, **found, "inputs": inputs, "faults": faults * count}

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
 
-from assay.faults import FAULTS, Fault
+from assay.faults import FAULTS, MODELS, Fault, bit
 from assay.inputs import FILE_SHIFT, Pipeline
 from assay.model import Model
 from assay.spec import DataError, Execution, RequestError
@@ -111,11 +111,11 @@ def run(
 
     started = time.perf_counter()
     while call(batches):
-        _check(accumulators, pipeline)
+        _check(accumulators, pipeline, models)
         if progress:
             counted = sum(int(tf.reduce_sum(a.rows)) for a in accumulators)
             progress(counted, time.perf_counter() - started)
-    _check(accumulators, pipeline)
+    _check(accumulators, pipeline, models)
     return _collect(pipeline, accumulators, leaves, distribution)
 
 
@@ -129,23 +129,26 @@ def _has_strings(dataset: tf.data.Dataset) -> bool:
 
 
 def _first(accumulators: Sequence[Accumulator], pipeline: Pipeline) -> dict[str, tuple[str, int]]:
-    """The first row of each fault seen: the least of the replicas' least positions."""
+    """The first row of each fault and model: the least of the replicas' least positions."""
     found = {}
-    for place, fault in enumerate(FAULTS):
-        position = min(int(a.first[place]) for a in accumulators)
-        if position != FAR:
-            record = position & ((1 << FILE_SHIFT) - 1)
-            found[fault.name] = (pipeline.files[position >> FILE_SHIFT].uri, record)
+    for model in range(MODELS):
+        for fault in FAULTS:
+            position = min(int(a.first[bit(fault, model)]) for a in accumulators)
+            if position != FAR:
+                record = position & ((1 << FILE_SHIFT) - 1)
+                found[f"{fault.name}/{model}"] = (pipeline.files[position >> FILE_SHIFT].uri, record)
     return found
 
 
-def _check(accumulators: Sequence[Accumulator], pipeline: Pipeline) -> None:
+def _check(accumulators: Sequence[Accumulator], pipeline: Pipeline, models: Sequence[Model]) -> None:
     found = _first(accumulators, pipeline)
-    fatal = [name for name in found if Fault[name].fatal]
+    fatal = [key for key in found if Fault[key.split("/")[0]].fatal]
     if fatal:
-        name = min(fatal, key=found.__getitem__)
-        uri, record = found[name]
-        raise DataError(f"{uri}: record {record} {Fault[name].value}")
+        key = min(fatal, key=found.__getitem__)
+        uri, record = found[key]
+        name, place = key.split("/")
+        of = f" (model {models[int(place)].spec.name})" if len(models) > 1 else ""
+        raise DataError(f"{uri}: record {record} {Fault[name].value}{of}")
 
 
 def _collect(

@@ -148,7 +148,12 @@ def from_keras(loaded: Any, spec: ModelSpec, uri: str) -> Model:
     Raises:
       RequestError: prediction_key names no output, or is needed and missing.
     """
-    tensors = loaded.inputs
+    tensors = getattr(loaded, "inputs", None)
+    if not tensors:
+        raise RequestError(
+            f"model {uri}: a .keras file of a subclassed model does not say what its inputs are; export "
+            "it with a signature (model.export)"
+        )
     names = [tensor.name.split(":")[0] for tensor in tensors]
     # A dict of inputs keeps its own keys; Keras lists their tensors in the keys' order.
     structure = getattr(loaded, "_inputs_struct", None)
@@ -157,7 +162,8 @@ def from_keras(loaded: Any, spec: ModelSpec, uri: str) -> Model:
         tensors = [structure[name] for name in names]
     inputs = {n: tf.TensorSpec(t.shape, t.dtype, n) for n, t in zip(names, tensors, strict=True)}
     as_mapping = isinstance(structure, Mapping)
-    outputs = list(loaded.output_names)
+    # A Sequential model has one output and no name for it.
+    outputs = list(getattr(loaded, "output_names", ["output_0"]))
     if isinstance(getattr(loaded, "_outputs_struct", None), Mapping):
         outputs = list(loaded._outputs_struct)
     select = _output(spec, outputs, f"model {uri}")

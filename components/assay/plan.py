@@ -60,10 +60,7 @@ class Plan:
         wanted += [feature for feature, space in self.slices.items() if space == "raw"]
         spec: dict[str, Any] = {name: tf.io.VarLenFeature(self.types[name].dtype) for name in wanted}
         for name, shape in self.fixed.items():
-            if None not in shape:
-                spec[name] = tf.io.FixedLenFeature(shape, self.types[name].dtype)
-            else:
-                spec[name] = tf.io.VarLenFeature(self.types[name].dtype)
+            spec[name] = tf.io.FixedLenFeature(shape, self.types[name].dtype)
         if self.transform and self.uses_transform:
             spec.update(self.transform.parsing_spec())
         return spec
@@ -105,15 +102,19 @@ def plan(
 
     label_order = ("transformed", "raw")
     slice_order = ("raw", "transformed") if policy.slice_features == "raw" else label_order
-    feeds, routes, fixed = [], [], {}
+    feeds, routes = [], []
+    fixed: dict[str, tuple[int, ...]] = {}
     for model in models:
         feed, route = _feed(model, raw, transformed)
         feeds.append(feed)
         routes.append(f"{model.spec.name or 'model'}: signature {model.signature!r} {route}")
         for name, (space, feature) in feed.items():
-            if space == "raw":
-                shape = model.inputs[name].shape
-                fixed[feature] = (None,) if shape.rank is None else tuple(shape[1:])
+            if space != "serialized":
+                shape = _fixed(model, name, (raw if space == "raw" else transformed)[feature])
+                if space == "raw" and math.prod(fixed.setdefault(feature, shape)) != math.prod(shape):
+                    raise RequestError(
+                        f"feature {feature!r}: one model takes shape {fixed[feature]} and another {shape}"
+                    )
     labels = tuple(
         find(m.spec.label_key, "label_key", label_order, number=True) if m.spec.label_key else None
         for m in models
@@ -141,6 +142,27 @@ def plan(
         fixed=fixed,
         route="; ".join(routes),
     )
+
+
+def _fixed(model: Model, name: str, kind: FeatureType) -> tuple[int, ...]:
+    """The shape of an input in one row.
+
+    Raises:
+      RequestError: it is open, so that padding would make a row's prediction depend on its batch; or
+        the model takes whole numbers and the feature holds others.
+    """
+    spec = model.inputs[name]
+    place = f"model {model.uri}, signature {model.signature!r}: input {name!r}"
+    if spec.dtype.is_integer and kind.dtype.is_floating:
+        raise RequestError(f"{place} takes {spec.dtype.name}, and the feature is {kind.dtype.name}")
+    shape = kind.shape if spec.shape.rank is None or None in spec.shape[1:] else tuple(spec.shape[1:])
+    if shape is None:
+        raise RequestError(
+            f"{place} has no fixed width ({spec.shape}), and padding to the longest row of a batch would "
+            "change what the others give; give a schema with the feature's shape, or a signature that "
+            "takes serialized examples"
+        )
+    return shape
 
 
 def _size(name: str, kind: FeatureType, lengths: Mapping[str, int]) -> int:

@@ -6,6 +6,7 @@ Runs on the host, on NumPy alone.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -82,7 +83,8 @@ def to_json(report: Report, verdict: Verdict) -> str:
 
 def key_record(key: SliceKey) -> list[list[Any]]:
     """Returns a slice key as JSON: [[feature, value], …]; [] is overall."""
-    return [[feature, value_text(v) if isinstance(v, bytes) else v] for feature, v in key]
+    # JSON has no Infinity.
+    return [[f, v if not isinstance(v, bytes) and math.isfinite(v) else value_text(v)] for f, v in key]
 
 
 def _values(values: Mapping[MetricKey, float | Undefined], baseline_name: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from assay.faults import FAULTS, LABEL_FAULTS, Fault, mark
+from assay.faults import BITS, LABEL_FAULTS, Fault, forgive, mark
 from assay.inputs import FILE_SHIFT, ROWS_MULTIPLE, Batch, prepare
 from assay.metrics import Statistics
 from assay.model import Model
@@ -88,7 +88,7 @@ def contributions(
     """
     count = batch["count"]
     faults = batch["faults"]
-    predictions, statistics, labelled = [], {}, []
+    predictions, statistics = [], {}
     for place, (model, feed) in enumerate(zip(models, feeds, strict=True)):
         given = {name: batch["inputs"][input_name(*origin)] for name, origin in feed.items()}
         raw = model.predict(given, replica)
@@ -99,22 +99,19 @@ def contributions(
         # Rows of weight 0 may be anything, unless some metric of the model takes no weights.
         weight = batch.get(f"weight_{place}", tf.cast(count, tf.float64))
         live = count > 0 if any(not s.weighted for s in sums if s.model == place) else weight > 0
-        labelled.append(live)
+        faults = forgive(faults, LABEL_FAULTS, tf.logical_not(live), place)
         flat = tf.reshape(rows, [count.shape[0], -1])
         finite = tf.reduce_all(tf.math.is_finite(flat), 1)
-        faults = mark(faults, Fault.PREDICTION_NAN, tf.logical_and(live, tf.logical_not(finite)))
+        faults = mark(faults, Fault.PREDICTION_NAN, tf.logical_and(live, tf.logical_not(finite)), place)
         label = batch.get(f"label_{place}")
         for kind in [s.statistics for s in sums if s.model == place]:
             if kind.unit_predictions:
                 out = tf.reduce_any(tf.logical_or(flat < 0.0, flat > 1.0), 1)
-                faults = mark(faults, Fault.PREDICTION_RANGE, tf.logical_and(live, out))
+                faults = mark(faults, Fault.PREDICTION_RANGE, tf.logical_and(live, out), place)
             if kind.unit_labels and label is not None:
                 flat_label = tf.reshape(label, [count.shape[0], -1])
                 out = tf.reduce_any(tf.logical_or(flat_label < 0.0, flat_label > 1.0), 1)
-                faults = mark(faults, Fault.LABEL_RANGE, tf.logical_and(live, out))
-
-    needs_label = tf.reduce_any(tf.stack(labelled), 0)
-    faults = tf.where(needs_label, faults, tf.bitwise.bitwise_and(faults, ~LABEL_FAULTS))
+                faults = mark(faults, Fault.LABEL_RANGE, tf.logical_and(live, out), place)
 
     examples = [count[:, None]]
     for place in weighted:
@@ -171,7 +168,7 @@ class Accumulator:
         with tf.device(device):
             self.flat = variable(width)
             self.binned = {place: variable(leaves[place].width) for place in self._binned}
-            self.first = tf.Variable(tf.fill([len(FAULTS)], tf.constant(FAR, tf.int64)))
+            self.first = tf.Variable(tf.fill([BITS], tf.constant(FAR, tf.int64)))
             self.rows = tf.Variable(tf.zeros([files], tf.int64))
             self.fingerprint = tf.Variable(tf.zeros([], tf.int64))
 
@@ -191,7 +188,7 @@ class Accumulator:
                 index = slot * bins + tf.cast(tf.gather(parts[place].bins, rows), tf.int64)
                 self.binned[place].scatter_add(tf.IndexedSlices(tf.gather(parts[place].limbs, rows), index))
         position = batch["position"]
-        bits = tf.constant([1 << place for place in range(len(FAULTS))], tf.int64)
+        bits = tf.constant([1 << place for place in range(BITS)], tf.int64)
         hit = tf.bitwise.bitwise_and(faults[:, None], bits[None]) > 0
         seen = tf.where(hit, position[:, None], tf.constant(FAR, tf.int64))
         self.first.assign(tf.minimum(self.first, tf.reduce_min(seen, 0)))

@@ -6,6 +6,7 @@ Runs on the host.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,10 @@ from assay.gate import Verdict
 from assay.report import Report, to_json
 from assay.spec import Request
 
+EVALUATION = re.compile(
+    r"(metrics|plots|attributions)-\d+-of-\d+\.tfrecord|validations\.tfrecord|eval_config\.json"
+)
+
 
 def clear(request: Request) -> None:
     """Removes what an earlier run left in the output folders, so that a failed run shows nothing."""
@@ -25,10 +30,11 @@ def clear(request: Request) -> None:
         *(os.path.join(request.report, name) for name in ("report.json", "report.html") if request.report),
     ]
     if request.evaluation:
-        for pattern in ("metrics*", "plots*", "attributions*", "validations*", "eval_config.json"):
-            stale.extend(tf.io.gfile.glob(os.path.join(request.evaluation, pattern)))
+        exists = tf.io.gfile.exists(request.evaluation)
+        names = tf.io.gfile.listdir(request.evaluation) if exists else []
+        stale.extend(os.path.join(request.evaluation, name) for name in names if EVALUATION.fullmatch(name))
     for path in stale:
-        if tf.io.gfile.exists(path):
+        if tf.io.gfile.exists(path) and not tf.io.gfile.isdir(path):
             tf.io.gfile.remove(path)
 
 
@@ -54,5 +60,7 @@ def write(
 
 
 def _text(path: str, text: str) -> None:
-    with tf.io.gfile.GFile(path, "w") as handle:
+    """Writes a text whole or not at all, wherever renaming is atomic."""
+    with tf.io.gfile.GFile(f"{path}.part", "w") as handle:
         handle.write(text)
+    tf.io.gfile.rename(f"{path}.part", path, overwrite=True)

@@ -13,8 +13,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from assay.spec import RequestError
-from assay.state import Column
+from assay.state import REAL, Column
 from assay.values import Plot, Undefined
+
+RESOLUTION = 2.0 ** (32 * REAL[-1]) * 1e9  # below it a REAL column has fewer than nine digits a row
 
 
 class Statistics(Protocol):
@@ -63,7 +65,10 @@ class Totals:
 
     def mean(self, column: int = 0) -> float | Undefined:
         """Returns sum / weight of a one-bin column: one division, at the very end."""
-        return ratio(float(self.sums[0, column]), self.weight, "no example has a weight above 0")
+        total = float(self.sums[0, column])
+        if 0 < abs(total) < self.rows * RESOLUTION:
+            return Undefined("the values are too small to be summed to nine digits; scale them up")
+        return ratio(total, self.weight, "no example has a weight above 0")
 
 
 @dataclass(frozen=True)
@@ -115,7 +120,7 @@ def scores(predictions: Any, name: str) -> Any:
         return predictions
     if shape.rank is not None and all(d == 1 for d in shape[1:]):
         return tf.reshape(predictions, [-1])
-    raise RequestError(
-        f"{name} needs one prediction a row, [B] or [B, 1]; the model gives shape "
-        f"[B, {', '.join('?' if d is None else str(d) for d in shape[1:])}]"
-    )
+    sizes = "of unknown rank"
+    if shape.rank is not None:
+        sizes = f"[B, {', '.join('?' if d is None else str(d) for d in shape[1:])}]"
+    raise RequestError(f"{name} needs one prediction a row, [B] or [B, 1]; the model gives shape {sizes}")

@@ -26,10 +26,10 @@ class Hit:
         import tensorflow as tf
 
         one_label(labels, "SparseCategoricalAccuracy")
-        if predictions.shape.rank != 2:
+        if predictions.shape.rank != 2 or predictions.shape[1] == 1:
             raise RequestError(
                 "SparseCategoricalAccuracy needs a score for each class, [B, C]; the model gives "
-                f"rank {predictions.shape.rank}"
+                f"shape {predictions.shape}"
             )
         guess = tf.cast(tf.argmax(predictions, 1), tf.float64)
         hit = tf.cast(tf.equal(guess, labels), tf.float64)
