@@ -201,13 +201,14 @@ def _examine_cross(check: Check, cross: CrossSlicingSpec, evidence: Evidence) ->
     for pair in pairs:
         keys = (pair.baseline_key, pair.comparison_key)
         yield from _hold(check, keys, pair.values, cross, evidence.baseline_name)
+    if not pairs:
+        yield from _absent(check, cross, "no pair of slices matches")
+        return
     small = [key for key, _ in evidence.hidden]
     for spec in cross.slicing_specs:
         if not any(spec.matches(pair.comparison_key) for pair in pairs):
             why = "is hidden by min_slice_size" if any(map(spec.matches, small)) else "has no row"
             yield from _absent(check, cross, f"the slice {spec.text} {why}")
-    if not pairs and not cross.slicing_specs:
-        yield from _absent(check, cross, "no pair of slices matches")
 
 
 def _absent(check: Check, spec: SlicingSpec | CrossSlicingSpec, reason: str) -> Iterator[Finding]:
