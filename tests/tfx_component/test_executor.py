@@ -216,9 +216,11 @@ def test_beam_options_cost_nothing(monkeypatch):
 
 
 PARENT = """
-import sys, types
+import signal, sys, types
 from assay.spec import Request
 
+# A shell that starts a job in the background has it ignore Ctrl-C, and so would this process.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 package = sys.modules["assay.tfx"] = types.ModuleType("assay.tfx")  # TFX takes long to import
 package.__path__ = [sys.argv[3]]
 from assay.tfx import child
