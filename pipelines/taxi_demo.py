@@ -12,7 +12,6 @@ import logging
 import os
 import shutil
 import sys
-import tempfile
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -22,6 +21,8 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+
+from assay.quiet import stderr_unless_it_fails
 
 TRAININGS = {
     "first": {"steps": 1500, "learning_rate": 2e-3},
@@ -43,7 +44,7 @@ def run(root: Path, console: Console) -> None:
     _quiet()
     console.print("Loading TFX …")
     # Only now: TensorFlow reads the log levels when it is imported.
-    with _stderr_unless_it_fails():
+    with stderr_unless_it_fails():
         from tfx.v1.orchestration import LocalDagRunner
 
         from pipelines.taxi_tfx import taxi_pipeline
@@ -172,24 +173,6 @@ def _quiet() -> None:
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     warnings.filterwarnings("ignore")
     logging.getLogger().setLevel(logging.ERROR)
-
-
-@contextmanager
-def _stderr_unless_it_fails() -> Iterator[None]:
-    """Holds back what native libraries write before any log level is in force."""
-    sys.stderr.flush()
-    terminal = os.dup(2)
-    with tempfile.TemporaryFile() as held:
-        os.dup2(held.fileno(), 2)
-        try:
-            yield
-        except BaseException:
-            held.seek(0)
-            os.write(terminal, held.read())
-            raise
-        finally:
-            os.dup2(terminal, 2)
-            os.close(terminal)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ PACKAGE = ROOT / "components" / "assay"
 
 # A module imports from lower layers alone; modules of one layer know nothing of each other.
 LAYERS = (
-    ("spec", "text", "faults"),
+    ("spec", "text", "faults", "quiet"),
     ("state", "values", "slicing", "protos", "examples", "model"),
     ("gate", "transform", "progress", "metrics.metric"),
     tuple(f"metrics.{m}" for m in ("counts", "confusion", "calibration", "regression", "multiclass")),
@@ -34,7 +34,7 @@ FACES = ("", "artifacts")
 
 # Modules that are loaded before the data is looked at, or without it.
 LIGHT = (
-    "spec", "text", "state", "values", "gate", "report", "show", "protos", "finalize", "eval_config",
+    "spec", "text", "quiet", "state", "values", "gate", "report", "show", "protos", "finalize", "eval_config",
     "metrics", "metrics.metric", "metrics.counts", "metrics.confusion", "metrics.calibration",
     "metrics.regression", "metrics.multiclass", "question", "evaluation", "api", "cli", "__main__", "",
     "artifacts", "artifacts.blessing", "artifacts.html",

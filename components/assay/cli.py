@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from assay.quiet import stderr_unless_it_fails
 from assay.spec import (
     FIRST_MODEL,
     SLICE_FEATURES,
@@ -88,6 +89,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     from assay.text import count
 
     request = _request(arguments)
+    _load_tensorflow(request)
     outcome = run(request, progress=True)
     verdict = outcome.verdict
     log = logging.getLogger("assay")
@@ -104,6 +106,20 @@ def _evaluate(arguments: argparse.Namespace) -> int:
         log.info("not blessed: %s", reason)
     print(f"{'BLESSED' if verdict.blessed else 'NOT_BLESSED'} {request.report}", flush=True)
     return NOT_BLESSED if arguments.fail_on_not_blessed and not verdict.blessed else OK
+
+
+def _load_tensorflow(request: Request) -> None:
+    """Loads TensorFlow without its chatter, unless the config is wrong: `run` says so without it."""
+    from assay.eval_config import read, to_spec
+
+    try:
+        to_spec(read(request.eval_config), has_baseline=bool(request.baseline))
+    except RequestError:
+        return
+    with stderr_unless_it_fails():
+        import tensorflow as tf
+
+        tf.config.list_physical_devices()
 
 
 def _request(arguments: argparse.Namespace) -> Request:
