@@ -20,6 +20,7 @@ from assay import __version__, finalize
 from assay.eval_config import normalise, read, to_spec
 from assay.gate import Evidence, Verdict, judge
 from assay.question import Question, ask
+from assay.quiet import stderr_unless_it_fails
 from assay.report import Report
 from assay.spec import CANDIDATE, EvaluationSpec, Request, RequestError, SlicingSpec
 from assay.state import State, prove
@@ -186,9 +187,9 @@ def _withdraw(request: Request) -> None:
     """Removes what an earlier run left, so that a failed one leaves nothing that looks finished."""
     folders = [f for f in (request.evaluation, request.blessing, request.report) if f]
     if any("://" in f or os.path.exists(f) for f in folders):
-        from assay.artifacts import output
-
         with contextlib.suppress(Exception):  # the failure that led here is the one to tell
+            with stderr_unless_it_fails():
+                from assay.artifacts import output
             output.clear(request)
 
 
