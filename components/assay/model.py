@@ -1,7 +1,7 @@
 """A path to a model that predicts: SavedModel signatures and .keras files.
 
-`load` runs on the host and loads one copy for each replica's device: a function restored under
-strategy.scope() keeps to the first device's variables, so that one device would do all the work.
+`load` runs on the host and loads one copy for each replica's device, so that variables and tables
+lie where they are used, whatever the model is made of, and tf.distribute's own kinds stay out of it.
 `Model.predict` runs in replica context, in graph.
 """
 
