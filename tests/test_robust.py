@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from assay import cli
 from assay.spec import DataError, RequestError
 from assay.values import Undefined
 
@@ -248,3 +249,24 @@ def test_garbage_behind_the_first_thousand_records_is_located(tmp_path, saved):
         writer.write(b"\xffgarbage")
     with pytest.raises(DataError, match=r"part: record 1200 is not a tf.Example"):
         made.evaluate(path.parent, saved, made.config("ExampleCount"))
+
+
+def test_many_reasons_are_cut_on_the_terminal_and_whole_in_the_report(tmp_path, saved, caplog):
+    made.examples(tmp_path / "examples", [{"label": 1, "score": 0.2, "id": i} for i in range(30)])
+    text = made.config(
+        {"className": "BinaryAccuracy", "threshold": BOUND}, slices=[{}, {"featureKeys": ["id"]}]
+    )
+    out = str(tmp_path / "out")
+    arguments = ["--examples", str(tmp_path / "examples"), "--model", str(saved), "--eval-config", text]
+    with caplog.at_level("INFO", "assay"):
+        assert cli.main(["evaluate", *arguments, "--output", out, "--strategy", "one_device"]) == 0
+    told = [m for m in caplog.messages if m.startswith("not blessed")]
+    assert len(told) == 11 and told[-1] == f"not blessed: 21 further reasons; see {out}/report.html"
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert len(report["verdict"]["reasons"]) == 31
+
+
+def test_a_missing_baseline_is_called_one(tmp_path, saved):
+    made.examples(tmp_path / "examples", [{"label": 1, "score": 0.7}])
+    with pytest.raises(RequestError, match=r"^baseline: .*nowhere holds no model"):
+        made.evaluate(tmp_path / "examples", saved, made.config("MeanLabel"), baseline=tmp_path / "nowhere")

@@ -25,6 +25,7 @@ from assay.spec import (
     RequestError,
 )
 
+REASONS = 10  # as many as a screen takes; the report holds all
 OK, RUN_FAILED, REQUEST_WRONG, NOT_BLESSED = 0, 1, 2, 3
 
 
@@ -102,8 +103,11 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     )
     for note in verdict.notes:
         log.info("note: %s", note)
-    for reason in verdict.reasons:
+    for reason in verdict.reasons[:REASONS]:
         log.info("not blessed: %s", reason)
+    if len(verdict.reasons) > REASONS:
+        rest = count(len(verdict.reasons) - REASONS, "further reason")
+        log.info("not blessed: %s; see %s/report.html", rest, request.report.rstrip("/"))
     print(f"{'BLESSED' if verdict.blessed else 'NOT_BLESSED'} {request.report}", flush=True)
     return NOT_BLESSED if arguments.fail_on_not_blessed and not verdict.blessed else OK
 

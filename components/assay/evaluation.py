@@ -203,7 +203,8 @@ def _load(
 
     loaded: list[Any] = []
     for place, wanted in enumerate(question.models):
-        uri = model.resolve(request.baseline if wanted.is_baseline else request.model)
+        role, given = ("baseline", request.baseline) if wanted.is_baseline else ("model", request.model)
+        uri = model.resolve(given, role)
         try:
             candidate = model.load(uri, wanted, distribution.extended.worker_devices)
             plan = make_plan(records, graph, [candidate], spec.slices, request.policy)

@@ -54,8 +54,10 @@ def _fit(value: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
     return value
 
 
-def resolve(uri: str) -> str:
+def resolve(uri: str, role: str = "model") -> str:
     """Returns the folder or file that holds the model: `Format-Serving` inside an artifact folder.
+
+    role: what the model is to the request, for the message.
 
     Raises:
       RequestError: no model is there.
@@ -66,7 +68,7 @@ def resolve(uri: str) -> str:
         if tf.io.gfile.exists(os.path.join(path, "saved_model.pb")):
             return path
     raise RequestError(
-        f"model: {uri} holds no model; a Model artifact (Format-Serving inside), a SavedModel folder "
+        f"{role}: {uri} holds no model; a Model artifact (Format-Serving inside), a SavedModel folder "
         "(saved_model.pb inside) or a .keras file is needed"
     )
 
