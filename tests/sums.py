@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -102,10 +101,3 @@ def rows(kind: str, size: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, n
 def kind(class_name: str) -> str:
     """Which rows a class takes."""
     return "classes" if class_name.startswith("SparseCategorical") else "binary"
-
-
-def concatenate(states: Sequence[State]) -> State:
-    """Returns the merge of states, first to last."""
-    from assay.state import merge
-
-    return functools.reduce(merge, states)

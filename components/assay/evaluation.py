@@ -130,7 +130,7 @@ def _run(request: Request, progress: bool) -> Outcome:
             "python": platform.python_version(),
         },
     }
-    report = dataclasses.replace(outcome.report, notes=[plan.route, *spec.notes], execution=execution)
+    report = dataclasses.replace(outcome.report, notes=[plan.route], execution=execution)
     output.write(
         request,
         report,

@@ -105,13 +105,19 @@ def with_diffs(
         baseline = values.get(key.of(baseline_name))
         if key.model_name == baseline_name or baseline is None:
             continue
-        if isinstance(candidate, Undefined):
-            result[key.diff()] = candidate
-        elif isinstance(baseline, Undefined):
-            result[key.diff()] = Undefined(f"baseline: {baseline.reason}")
-        else:
-            result[key.diff()] = candidate - baseline
+        result[key.diff()] = _difference(candidate, baseline, "", "baseline: ")
     return result
+
+
+def _difference(
+    left: float | Undefined, right: float | Undefined, of_left: str, of_right: str
+) -> float | Undefined:
+    """left minus right; where one is undefined, why, with a word on which."""
+    if isinstance(left, Undefined):
+        return Undefined(of_left + left.reason)
+    if isinstance(right, Undefined):
+        return Undefined(of_right + right.reason)
+    return left - right
 
 
 def cross_values(
@@ -136,18 +142,11 @@ def _cross(slices: Sequence[SliceValues], spec: CrossSlicingSpec) -> list[CrossS
 def _minus(
     left: Mapping[MetricKey, float | Undefined], right: Mapping[MetricKey, float | Undefined]
 ) -> dict[MetricKey, float | Undefined]:
-    result: dict[MetricKey, float | Undefined] = {}
-    for key, value in left.items():
-        other = right.get(key)
-        if other is None:
-            continue
-        if isinstance(value, Undefined):
-            result[key] = Undefined(f"baseline slice: {value.reason}")
-        elif isinstance(other, Undefined):
-            result[key] = Undefined(f"comparison slice: {other.reason}")
-        else:
-            result[key] = value - other
-    return result
+    return {
+        key: _difference(value, right[key], "baseline slice: ", "comparison slice: ")
+        for key, value in left.items()
+        if key in right
+    }
 
 
 def hide_small(

@@ -97,9 +97,15 @@ class Verdict:
     rubber_stamp: bool = False  # change thresholds were dropped for want of a baseline
 
     @property
+    def told(self) -> tuple[Finding, ...]:
+        """The findings as they are shown: once a slice, though several specs of a threshold make it."""
+        once = {(f.key, f.slice_key, f.place, f.bound, f.is_change, f.ok, f.reason): f for f in self.findings}
+        return tuple(once.values())
+
+    @property
     def failures(self) -> tuple[Finding, ...]:
-        """The findings that forbid promotion."""
-        return tuple(f for f in self.findings if not f.ok)
+        """The findings that forbid promotion, as they are shown."""
+        return tuple(f for f in self.told if not f.ok)
 
 
 @dataclass(frozen=True)
@@ -107,7 +113,6 @@ class Evidence:
     """What the gate looks at: every slice's values, and what is known to be missing."""
 
     slices: Sequence[SliceValues]
-    cross_slices: Sequence[CrossSliceValues] = ()
     cross_specs: Mapping[CrossSlicingSpec, Sequence[CrossSliceValues]] = field(default_factory=dict)
     hidden: Sequence[tuple[SliceKey, int]] = ()
     min_slice_size: int = 1
@@ -153,12 +158,11 @@ def judge(evidence: Evidence, checks: Sequence[Check], policy: Policy) -> Verdic
     elif not live:
         text = 'only change thresholds, and no baseline; policy first_model="bless" blesses a first model'
         (notes if policy.first_model == "bless" else reasons).append(text)
-    findings = list(dict.fromkeys(findings))
     reasons.extend(f.sentence for f in findings if not f.ok)
     return Verdict(
         blessed=not reasons,
-        findings=tuple(findings),
-        reasons=unique(reasons),  # several specs of one threshold may match a slice; it is told once
+        findings=unique(findings),
+        reasons=unique(reasons),
         notes=tuple(notes),
         missing_thresholds=not live,
         rubber_stamp=bool(dropped),

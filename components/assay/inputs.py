@@ -33,6 +33,11 @@ def physical(batch_size: int) -> int:
     return -(-batch_size // ROWS_MULTIPLE) * ROWS_MULTIPLE
 
 
+def file_of(position: tf.Tensor) -> tf.Tensor:
+    """Returns the file numbers of row positions, both int64 [B]. Graph."""
+    return tf.bitwise.right_shift(position, tf.constant(FILE_SHIFT, tf.int64))
+
+
 @dataclass(frozen=True)
 class Pipeline:
     """The dataset of global batches, and what its stages note down on the host as they run.
@@ -73,7 +78,7 @@ def pipeline(
     @plain
     def note(serialized: tf.Tensor, position: tf.Tensor) -> Batch:
         hashes = tf.bitcast(tf.fingerprint(serialized), tf.int64)
-        numbers = tf.bitwise.right_shift(position, tf.constant(FILE_SHIFT, tf.int64))
+        numbers = file_of(position)
         sizes = tf.cast(tf.strings.length(serialized), tf.int64) + FRAMING
         with tf.control_dependencies(
             [

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from assay.gate import Finding, Verdict
-from assay.spec import MetricKey, SliceKey, value_text
+from assay.spec import BASELINE, CANDIDATE, MetricKey, SliceKey, value_text
 from assay.values import CrossSliceValues, SliceValues, Undefined
 
 SCHEMA = "assay.report/1"
+DIFF = "diff"
 
 
 @dataclass(frozen=True)
@@ -70,8 +71,7 @@ def to_json(report: Report, verdict: Verdict) -> str:
         "hidden": [{"key": key_record(key), "rows": rows} for key, rows in report.hidden],
         "verdict": {
             "blessed": verdict.blessed,
-            # A slice that several specs of one threshold make is told once.
-            "findings": list({json.dumps(r): r for r in map(_finding, verdict.findings)}.values()),
+            "findings": [_finding(f) for f in verdict.told],
             "reasons": list(verdict.reasons),
             "notes": list(verdict.notes),
         },
@@ -87,17 +87,23 @@ def key_record(key: SliceKey) -> list[list[Any]]:
     return [[f, v if not isinstance(v, bytes) and math.isfinite(v) else value_text(v)] for f, v in key]
 
 
+def role(key: MetricKey, baseline_name: str) -> str:
+    """Returns whose value a key names: candidate, baseline, or their diff."""
+    if key.is_diff:
+        return DIFF
+    return BASELINE if baseline_name and key.model_name == baseline_name else CANDIDATE
+
+
 def _values(values: Mapping[MetricKey, float | Undefined], baseline_name: str) -> dict[str, Any]:
     metrics: dict[str, dict[str, float]] = {}
     undefined: dict[str, str] = {}
     for key, value in values.items():
-        is_baseline = bool(baseline_name) and key.model_name == baseline_name
-        role = "diff" if key.is_diff else ("baseline" if is_baseline else "candidate")
+        whose = role(key, baseline_name)
         if isinstance(value, Undefined):
-            if role == "candidate" or key.label not in undefined:
-                undefined[key.label] = value.reason if role == "candidate" else f"{role}: {value.reason}"
+            if whose == CANDIDATE or key.label not in undefined:
+                undefined[key.label] = value.reason if whose == CANDIDATE else f"{whose}: {value.reason}"
         else:
-            metrics.setdefault(key.label, {})[role] = value
+            metrics.setdefault(key.label, {})[whose] = value
     return {"metrics": metrics, "undefined": undefined}
 
 

@@ -70,7 +70,8 @@ def slice_keys(specs: Sequence[SlicingSpec], columns: Mapping[str, Column], rows
     for group in groups(specs):
         keys = None
         for name in group.features:
-            one = _of_feature(name, names.index(name), columns[name], group.specs)
+            fixed = [dict(spec.feature_values).get(name) for spec in group.specs]
+            one = _of_feature(names.index(name), columns[name], fixed)
             keys = one if keys is None else _cross(keys, one)
         if keys is None:
             keys = Keys(tf.constant([""]), tf.zeros([rows, 1], tf.int64), [tf.constant([True])])
@@ -97,8 +98,11 @@ def _cross(left: Keys, right: Keys) -> Keys:
     return Keys(texts, tf.reshape(flat, [tf.shape(pair)[0], -1]), fits)
 
 
-def _of_feature(name: str, place: int, column: Column, specs: Sequence[SlicingSpec]) -> Keys:
-    """The keys that one feature makes alone; a value that a row repeats counts once, NaN not at all."""
+def _of_feature(place: int, column: Column, fixed: Sequence[str | None]) -> Keys:
+    """The keys that one feature makes alone; a value that a row repeats counts once, NaN not at all.
+
+    fixed: the value that each spec of the group wants, None for any.
+    """
     values = column.values
     shape = tf.shape(values)
     present = tf.sequence_mask(column.lengths, shape[1])
@@ -111,7 +115,7 @@ def _of_feature(name: str, place: int, column: Column, specs: Sequence[SlicingSp
     repeated = tf.logical_and(tf.equal(places[:, :, None], places[:, None, :]), before)
     live = tf.logical_and(present, tf.logical_not(tf.reduce_any(repeated, 2)))
     texts = _part_texts(place, distinct)
-    fits = [_fits(dict(spec.feature_values).get(name), place, distinct.dtype, texts) for spec in specs]
+    fits = [_fits(text, place, distinct.dtype, texts) for text in fixed]
     return Keys(texts, tf.where(live, places, tf.constant(-1, tf.int64)), fits)
 
 

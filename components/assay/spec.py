@@ -252,7 +252,6 @@ class EvaluationSpec:
     metrics: tuple[MetricSpec, ...]
     cross_slices: tuple[CrossSlicingSpec, ...] = ()
     min_slice_size: int = 1
-    notes: tuple[str, ...] = ()  # what normalisation dropped or added, for the report
 
     def __post_init__(self) -> None:
         if not self.metrics:

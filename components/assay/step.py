@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from assay.faults import BITS, LABEL_FAULTS, Fault, forgive, mark
-from assay.inputs import FILE_SHIFT, ROWS_MULTIPLE, Batch, prepare
+from assay.inputs import ROWS_MULTIPLE, Batch, file_of, prepare
 from assay.metrics import Statistics
 from assay.model import Model
 from assay.plan import Plan, input_name
@@ -98,20 +98,20 @@ def contributions(
         predictions.append(rows)
         # Rows of weight 0 may be anything, unless some metric of the model takes no weights.
         weight = batch.get(f"weight_{place}", tf.cast(count, tf.float64))
-        live = count > 0 if any(not s.weighted for s in sums if s.model == place) else weight > 0
+        own = [s for s in sums if s.model == place]
+        live = count > 0 if any(not s.weighted for s in own) else weight > 0
         faults = forgive(faults, LABEL_FAULTS, tf.logical_not(live), place)
         flat = tf.reshape(rows, [count.shape[0], -1])
         finite = tf.reduce_all(tf.math.is_finite(flat), 1)
         faults = mark(faults, Fault.PREDICTION_NAN, tf.logical_and(live, tf.logical_not(finite)), place)
         label = batch.get(f"label_{place}")
-        for kind in [s.statistics for s in sums if s.model == place]:
-            if kind.unit_predictions:
-                out = tf.reduce_any(tf.logical_or(flat < 0.0, flat > 1.0), 1)
-                faults = mark(faults, Fault.PREDICTION_RANGE, tf.logical_and(live, out), place)
-            if kind.unit_labels and label is not None:
-                flat_label = tf.reshape(label, [count.shape[0], -1])
-                out = tf.reduce_any(tf.logical_or(flat_label < 0.0, flat_label > 1.0), 1)
-                faults = mark(faults, Fault.LABEL_RANGE, tf.logical_and(live, out), place)
+        kinds = [s.statistics for s in own]
+        if any(kind.unit_predictions for kind in kinds):
+            out = tf.logical_and(live, _outside_unit(flat))
+            faults = mark(faults, Fault.PREDICTION_RANGE, out, place)
+        if label is not None and any(kind.unit_labels for kind in kinds):
+            out = tf.logical_and(live, _outside_unit(tf.reshape(label, [count.shape[0], -1])))
+            faults = mark(faults, Fault.LABEL_RANGE, out, place)
 
     examples = [count[:, None]]
     for place in weighted:
@@ -136,6 +136,11 @@ def contributions(
         limbs = [split(products[:, place], c.limbs) for place, c in enumerate(item.columns)]
         result.append(Contribution(bins, tf.concat(limbs, 1)))
     return [Contribution(None, tf.concat(examples, 1)), *result], faults * count
+
+
+def _outside_unit(values: tf.Tensor) -> tf.Tensor:
+    """Whether any of a row's values [B, K] lies outside [0, 1], as [B]."""
+    return tf.reduce_any(tf.logical_or(values < 0.0, values > 1.0), 1)
 
 
 def split(values: tf.Tensor, limbs: tuple[int, ...]) -> tf.Tensor:
@@ -192,8 +197,7 @@ class Accumulator:
         hit = tf.bitwise.bitwise_and(faults[:, None], bits[None]) > 0
         seen = tf.where(hit, position[:, None], tf.constant(FAR, tf.int64))
         self.first.assign(tf.minimum(self.first, tf.reduce_min(seen, 0)))
-        file = tf.bitwise.right_shift(position, tf.constant(FILE_SHIFT, tf.int64))
-        self.rows.scatter_add(tf.IndexedSlices(count, file))
+        self.rows.scatter_add(tf.IndexedSlices(count, file_of(position)))
         self.fingerprint.assign_add(tf.reduce_sum(batch["hash"] * count))
 
     def read(self, slots: int) -> dict[str, Any]:

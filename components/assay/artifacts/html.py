@@ -16,8 +16,8 @@ import jinja2
 
 from assay import text
 from assay.gate import Finding, Verdict
-from assay.report import Report
-from assay.spec import CANDIDATE, MetricKey, SliceKey, slice_text
+from assay.report import Report, role
+from assay.spec import CANDIDATE, SliceKey, slice_text
 from assay.values import SliceValues, Undefined
 
 TOP_REASONS = 10
@@ -45,7 +45,7 @@ def render(report: Report, verdict: Verdict) -> str:
     columns = _columns(report)
     width = max(1, sum(len(c.roles) for c in columns))
     shown = _foremost(report.slices, verdict, CELLS // width)
-    failed, passed = verdict.failures, [f for f in verdict.findings if f.ok]
+    failed, passed = verdict.failures, [f for f in verdict.told if f.ok]
     return _template().render(
         report=report,
         verdict=verdict,
@@ -87,32 +87,26 @@ def _template() -> jinja2.Template:
     return environment.from_string(source)
 
 
-def _role(key: MetricKey, baseline_name: str) -> str:
-    if key.is_diff:
-        return "diff"
-    return "baseline" if baseline_name and key.model_name == baseline_name else "candidate"
-
-
 def _columns(report: Report) -> list[Column]:
     roles: dict[str, set[str]] = {}
     keys = [key for s in report.slices for key in s.values]
     keys += [key for c in report.cross_slices for key in c.values]
     for key in keys:
-        roles.setdefault(key.label, set()).add(_role(key, report.baseline_name))
+        roles.setdefault(key.label, set()).add(role(key, report.baseline_name))
     return [Column(label, tuple(r for r in ROLES if r in there)) for label, there in roles.items()]
 
 
 def _cells(values: Any, columns: Sequence[Column], baseline_name: str) -> list[str | None]:
     """A text for each role of each column; None where it is undefined, "" where it is not there."""
-    found = {(key.label, _role(key, baseline_name)): value for key, value in values.items()}
+    found = {(key.label, role(key, baseline_name)): value for key, value in values.items()}
     cells: list[str | None] = []
     for column in columns:
-        for role in column.roles:
-            value = found.get((column.label, role))
+        for whose in column.roles:
+            value = found.get((column.label, whose))
             if isinstance(value, Undefined):
                 cells.append(None)
             else:
-                cells.append(text.change(value) if role == "diff" else text.number(value))
+                cells.append(text.change(value) if whose == "diff" else text.number(value))
     return cells
 
 
@@ -145,7 +139,7 @@ def _undefined(report: Report) -> list[tuple[str, str, str]]:
     for found in report.slices:
         for key, value in found.values.items():
             if isinstance(value, Undefined) and not key.is_diff:
-                is_baseline = _role(key, report.baseline_name) == "baseline"
+                is_baseline = role(key, report.baseline_name) == "baseline"
                 name = f"{key.label} (baseline)" if is_baseline else key.label
                 places.setdefault((name, value.reason), []).append(found.key)
     rows = []

@@ -225,15 +225,12 @@ def validation_result(verdict: Verdict) -> Message:
             missing.append(finding.spec)
             continue
         checked.setdefault(finding.spec or SlicingSpec(), set()).add(finding.slice_key)
-        if not finding.ok:
+    for finding in verdict.failures:
+        if finding.slice_key is not None:
             by_slice.setdefault((finding.is_cross, finding.slice_key), []).append(finding)
     for (is_cross, key), failures in by_slice.items():
         place = {"cross_slice_key": _cross_key(*key)} if is_cross else {"slice_key": slice_key(key)}
-        # Several specs may match one slice; the same threshold is then told once.
-        told: dict[Any, Finding] = {}
-        for f in failures:
-            told.setdefault((f.key, f.threshold.change if f.is_change else f.threshold.value), f)
-        result.metric_validations_per_slice.add(**place, failures=[_failure(f) for f in told.values()])
+        result.metric_validations_per_slice.add(**place, failures=map(_failure, failures))
     for spec in unique(missing):
         if isinstance(spec, CrossSlicingSpec):
             result.missing_cross_slices.append(_cross_spec(spec))

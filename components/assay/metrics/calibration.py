@@ -92,7 +92,7 @@ def calibration_plot(
     right: float = 1.0,
 ) -> Metric:
     """Returns weight, weighted label and weighted prediction by bucket of prediction."""
-    if not isinstance(num_buckets, int) or num_buckets < 1 or not left < right:
+    if num_buckets < 1 or not left < right:
         raise RequestError(
             f"{name}: num_buckets {num_buckets!r} over [{left}, {right}); at least one bucket and "
             "left below right are needed"

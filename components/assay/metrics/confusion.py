@@ -25,10 +25,12 @@ EPSILON = 1e-7
 _COLUMNS = (Column("positive", WEIGHT), Column("negative", WEIGHT))
 
 
-def _label_split(labels: Any) -> Any:
+def _label_split(labels: Any, score: Any) -> Any:
+    """A row's positive and negative part [B, 2]; NaN where its score is."""
     import tensorflow as tf
 
-    return tf.stack([labels, 1.0 - labels], 1)
+    values = tf.stack([labels, 1.0 - labels], 1)
+    return tf.where(tf.math.is_nan(score)[:, None], tf.constant(np.nan, tf.float64), values)
 
 
 @dataclass(frozen=True)
@@ -53,9 +55,7 @@ class AtThresholds:
 
         labels, score = one_each(labels, predictions, "a confusion matrix")
         above = score[:, None] > tf.constant(sorted(self.thresholds), tf.float64)[None]
-        values = _label_split(labels)
-        values = tf.where(tf.math.is_nan(score)[:, None], tf.constant(np.nan, tf.float64), values)
-        return tf.reduce_sum(tf.cast(above, tf.int32), 1), values
+        return tf.reduce_sum(tf.cast(above, tf.int32), 1), _label_split(labels, score)
 
     def matrices(self, totals: Totals) -> ConfusionMatrices:
         """Returns the confusion matrix at each threshold, in the order they were given."""
@@ -104,11 +104,10 @@ class ScoreHistogram:
         import tensorflow as tf
 
         labels, score = one_each(labels, predictions, "AUC")
-        values = _label_split(labels)
-        values = tf.where(tf.math.is_nan(score)[:, None], tf.constant(np.nan, tf.float64), values)
         safe = tf.where(tf.math.is_nan(score), tf.zeros_like(score), score)
         bucket = tf.floor(safe * self.buckets) + 1.0
-        return tf.cast(tf.clip_by_value(bucket, 0.0, self.buckets + 1.0), tf.int32), values
+        bins = tf.cast(tf.clip_by_value(bucket, 0.0, self.buckets + 1.0), tf.int32)
+        return bins, _label_split(labels, score)
 
     def matrices(self, totals: Totals, thresholds: np.ndarray) -> ConfusionMatrices:
         """Returns the confusion matrices at ascending thresholds, buckets taken at their lower edge."""
@@ -131,7 +130,7 @@ def _at(thresholds: float | Sequence[float] | None, default: float) -> AtThresho
     if thresholds is None:
         thresholds = default
     values = (thresholds,) if isinstance(thresholds, (int, float)) else tuple(thresholds)
-    if not values or not all(isinstance(t, (int, float)) for t in values):
+    if not values:
         raise RequestError(f"thresholds is {thresholds!r}; a number or a list of numbers is needed")
     return AtThresholds(tuple(float(t) for t in values))
 
@@ -196,7 +195,7 @@ def auc(
     precision-recall and ROC curves", 2006, integrated in closed form. One class only: undefined.
     """
     count = CURVE_BUCKETS if num_thresholds is None else num_thresholds
-    if not isinstance(count, int) or count < 2:
+    if count < 2:
         raise RequestError(f"{name}: num_thresholds is {count!r}; a whole number above 1 is needed")
     if curve.upper() not in CURVES:
         raise unknown("curve", curve, CURVES, place=name)
@@ -255,7 +254,7 @@ def confusion_matrix_plot(
     *, name: str = "confusion_matrix_plot", num_thresholds: int = PLOT_THRESHOLDS
 ) -> Metric:
     """Returns the confusion matrices at -1e-6, 0, 1/N, …, 1 (TFMA's choice), from the curves' histogram."""
-    if not isinstance(num_thresholds, int) or num_thresholds < 2:
+    if num_thresholds < 2:
         raise RequestError(f"{name}: num_thresholds is {num_thresholds!r}; a whole number above 1 is needed")
     statistics = ScoreHistogram()
     thresholds = np.concatenate([[-1e-6], np.arange(num_thresholds + 1) / num_thresholds])
