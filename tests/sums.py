@@ -7,12 +7,13 @@ import functools
 import numpy as np
 import tensorflow as tf
 
+from assay.accumulate import Accumulator, arrays
 from assay.finalize import Bound, slice_values
 from assay.metrics import Metric, build
 from assay.model import Model
 from assay.spec import OVERALL, MetricKey, MetricSpec, ModelSpec
 from assay.state import State
-from assay.step import Accumulator, Sum, contributions, layout
+from assay.step import Sum, contributions, layout
 
 PHYSICAL = 64
 
@@ -65,7 +66,7 @@ def state(
         parts, faults = contributions(made, [_identity()], [{"p": ("raw", "p")}], sums, weighted)
         accumulator.add(made, parts, faults)
     read = tf.nest.map_structure(lambda t: t.numpy(), accumulator.read(1))
-    return State(leaves, {OVERALL: Accumulator.arrays(leaves, read, 0)}, {}, {"made": int(read["rows"][0])})
+    return State(leaves, {OVERALL: arrays(leaves, read, 0)}, {}, {"made": int(read["rows"][0])})
 
 
 def value(metric: Metric, total: State) -> object:

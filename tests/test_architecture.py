@@ -13,14 +13,18 @@ PACKAGE = ROOT / "components" / "assay"
 
 # A module imports from lower layers alone; modules of one layer know nothing of each other.
 LAYERS = (
-    ("spec", "text", "faults", "quiet"),
-    ("state", "values", "slicing", "protos", "examples", "model"),
-    ("gate", "transform", "progress", "metrics.metric"),
+    ("spec", "text", "faults", "quiet", "storage"),
+    ("state", "values", "slicing", "protos", "examples", "model", "cluster", "leases"),
+    ("gate", "transform", "progress", "shards", "identity", "metrics.metric"),
     tuple(f"metrics.{m}" for m in ("counts", "confusion", "calibration", "regression", "multiclass")),
-    ("metrics", "report", "plan"),
-    ("finalize", "eval_config", "inputs", "show", "artifacts.blessing", "artifacts.html", "artifacts.tfma"),
+    ("metrics", "report", "plan", "ledger"),
+    ("finalize", "eval_config", "inputs", "show", "workers"),
+    ("artifacts.blessing", "artifacts.html", "artifacts.tfma"),
     ("step", "explain", "artifacts.output"),
+    ("accumulate",),
     ("loop", "question"),
+    ("engine",),
+    ("fleet",),
     ("evaluation",),
     ("api",),
     ("cli", "tfx.artifacts", "tfx.child"),
@@ -36,12 +40,12 @@ FACES = ("", "artifacts")
 LIGHT = (
     "spec", "text", "quiet", "state", "values", "gate", "report", "show", "protos", "finalize", "eval_config",
     "metrics", "metrics.metric", "metrics.counts", "metrics.confusion", "metrics.calibration",
-    "metrics.regression", "metrics.multiclass", "question", "evaluation", "api", "cli", "__main__", "",
-    "artifacts", "artifacts.blessing", "artifacts.html",
+    "metrics.regression", "metrics.multiclass", "question", "evaluation", "cluster", "api", "cli", "__main__",
+    "", "artifacts", "artifacts.blessing", "artifacts.html",
 )  # fmt: skip
 ONLY_IN = {
     "tfx": ("tfx.",),
-    "apache_beam": ("tfx.",),
+    "apache_beam": ("tfx.", "fleet."),
     "ml_metadata": ("tfx.",),
     "kfp": (),
     "tensorflow_model_analysis": (),  # protos.py takes its generated files by path

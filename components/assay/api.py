@@ -51,9 +51,10 @@ def request(
     )
 
 
-def evaluate(**arguments: Any) -> Outcome:
+def evaluate(**arguments: Any) -> Outcome | None:
     """Returns the outcome (report, verdict) of the request that `request` makes of the arguments.
 
+    None in a process that only helps: one of several on a `state_dir` of which another is the chief.
     Host; starts TensorFlow in this process.
 
     Raises:

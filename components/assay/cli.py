@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from assay.quiet import stderr_unless_it_fails
 from assay.spec import (
     FIRST_MODEL,
+    RUNNERS,
     SLICE_FEATURES,
     STALE_BASELINE,
     STRATEGIES,
@@ -35,7 +36,11 @@ def parser() -> argparse.ArgumentParser:
         prog="assay", description="Evaluates a trained model and says whether it may be promoted."
     )
     commands = root.add_subparsers(dest="command", required=True)
-    run = commands.add_parser("evaluate", help="evaluate a model and write its artifacts")
+    run = commands.add_parser(
+        "evaluate",
+        help="evaluate a model and write its artifacts",
+        epilog="With --runner beam, what follows -- are Beam's options.",
+    )
     run.add_argument("--request", help=argparse.SUPPRESS)  # a Request as JSON, instead of the rest
     run.add_argument("--examples", nargs="+", metavar="URI", help="artifact folder, folder, file or glob")
     run.add_argument("--model", metavar="URI", help="Model artifact, SavedModel folder or .keras file")
@@ -50,6 +55,9 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--batch-size", type=int, default=Execution.batch_size, metavar="N", help="rows per replica and step"
     )
+    run.add_argument("--runner", choices=RUNNERS, default=Execution.runner, help="default: loop")
+    run.add_argument("--state-dir", default="", metavar="DIR", help="finished shards, for other processes")
+    run.add_argument("--resume", action="store_true", help="continue what an earlier run left")
     run.add_argument("--first-model", choices=FIRST_MODEL, default=Policy.first_model)
     run.add_argument("--stale-baseline", choices=STALE_BASELINE, default=Policy.stale_baseline)
     run.add_argument("--slice-features", choices=SLICE_FEATURES, default=Policy.slice_features)
@@ -65,7 +73,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(name)s: %(message)s")
     logging.getLogger("assay").setLevel(logging.INFO)
-    arguments = parser().parse_args(argv)
+    given = list(sys.argv[1:] if argv is None else argv)
+    cut = given.index("--") if "--" in given else len(given)
+    arguments = parser().parse_args(given[:cut])
+    arguments.beam_options = given[cut + 1 :]
     try:
         return _show(arguments) if arguments.command == "show" else _evaluate(arguments)
     except RequestError as error:
@@ -92,6 +103,8 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     request = _request(arguments)
     _load_tensorflow(request)
     outcome = run(request, progress=True)
+    if outcome is None:
+        return OK  # the chief says what came of it
     verdict = outcome.verdict
     log = logging.getLogger("assay")
     log.info(
@@ -144,7 +157,15 @@ def _request(arguments: argparse.Namespace) -> Request:
         baseline=arguments.baseline,
         transform_graph=arguments.transform_graph,
         schema=arguments.schema,
-        execution=Execution(arguments.strategy, arguments.logical_devices, arguments.batch_size),
+        execution=Execution(
+            strategy=arguments.strategy,
+            logical_devices=arguments.logical_devices,
+            batch_size=arguments.batch_size,
+            runner=arguments.runner,
+            beam_options=tuple(arguments.beam_options),
+            state_dir=arguments.state_dir,
+            resume=arguments.resume,
+        ),
         policy=Policy(arguments.first_model, arguments.stale_baseline, arguments.slice_features),
     )
 

@@ -7,25 +7,27 @@ every value is known, and the blessing last.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 import os
 import platform
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from assay import __version__, finalize
+from assay.cluster import Task, task
 from assay.eval_config import normalise, read, to_spec
 from assay.gate import Evidence, Verdict, judge
-from assay.question import Question, ask
+from assay.question import ask
 from assay.quiet import stderr_unless_it_fails
 from assay.report import Report
 from assay.spec import CANDIDATE, EvaluationSpec, Request, RequestError, SlicingSpec
-from assay.state import State, prove
+from assay.state import State, merge, prove
+from assay.text import count
 
 log = logging.getLogger("assay")
+
+FLEET = 8  # shards that a Beam fleet finds at least, whatever its size
 
 
 @dataclass(frozen=True)
@@ -36,120 +38,156 @@ class Outcome:
     verdict: Verdict
 
 
-def run(request: Request, *, progress: bool = False) -> Outcome:
+def run(request: Request, *, progress: bool = False) -> Outcome | None:
     """Evaluates, writes the artifacts, and returns the outcome. Host; starts TensorFlow.
+
+    None where another process of the same evaluation is the chief and does so.
 
     Raises:
       RequestError: the request is wrong; it was refused before the data was evaluated.
       DataError: the data cannot be evaluated.
     """
+    part = Part()
     try:
-        return _run(request, progress)
+        return _run(request, part, progress)
     except BaseException:
-        _withdraw(request)
+        if part.writes:
+            _withdraw(request)
         raise
 
 
-def _run(request: Request, progress: bool) -> Outcome:
-    started = time.perf_counter()
+@dataclass
+class Part:
+    """This process's part in the evaluation, as it goes on.
+
+    writes: whether what lies in the output is its own; shards: how many there are, found: how many of
+    them were finished already; seconds and rows: of those that this process evaluated.
+    """
+
+    writes: bool = True
+    shards: int = 1
+    found: int = 0
+    seconds: float = 0.0
+    rows: int = 0
+
+    def add(self, seconds: float, state: State) -> None:
+        """Adds what this process evaluated in so many seconds."""
+        self.seconds += seconds
+        self.rows += sum(state.rows_counted.values())
+
+
+def _run(request: Request, part: Part, progress: bool) -> Outcome | None:
+    execution = request.execution
+    own = task(os.environ) if execution.runner == "loop" else Task()
+    part.writes = own.is_chief is not False
+    if execution.strategy == "multi_worker" and own.is_chief is None:
+        raise RequestError(
+            "strategy multi_worker: neither TF_CONFIG nor CLUSTER_SPEC names a cluster of several processes; "
+            "set one, or leave the strategy at auto and give every process the same state_dir"
+        )
+    state_dir = request.state_dir
+    if own.workers > 1 and not state_dir:
+        raise RequestError("several workers need a folder in common: set state_dir, or an output")
     config = read(request.eval_config)
+    normal = normalise(config, has_baseline=bool(request.baseline))
     spec = to_spec(config, has_baseline=bool(request.baseline))
     question = ask(spec, spec.models)
 
     # TensorFlow from here on; what is above refuses a wrong config in milliseconds.
     import tensorflow as tf
 
-    from assay import examples, inputs, loop, transform
+    from assay import ledger, shards, storage, workers
     from assay.artifacts import output
-    from assay.explain import explain
-    from assay.plan import plan as make_plan
+    from assay.engine import Engine
+    from assay.examples import reason
+    from assay.identity import identity
     from assay.progress import Progress
-    from assay.step import layout
 
-    loop.set_up(request.execution)
-    files = examples.locate(request.examples, request.splits)
-    schema = examples.read_schema(request.schema) if request.schema else {}
-    output.clear(request)
-    for folder in filter(None, (request.evaluation, request.blessing, request.report)):
+    started = time.perf_counter()
+    is_shared = bool(execution.state_dir) or own.is_chief is not None
+    if part.writes:
+        output.prepare(request)
+    engine = Engine(request, spec, question)
+    log.info("%s", engine.plan.route)
+    # How many will come to a folder in common, nobody says.
+    wanted = {"beam": FLEET}.get(execution.runner, max(own.workers, 2 if execution.state_dir else 1))
+    cut = shards.cut(engine.files, engine.records.mean_bytes, wanted)
+    part.shards = len(cut)
+
+    def begin() -> None:
+        part.writes = True
+        output.clear(request)
+
+    def conclude(state: State) -> Outcome:
+        return _conclude(request, spec, engine, state, normal, part, time.perf_counter() - started)
+
+    with Progress(engine.files, engine.records.mean_bytes, on=progress) as show:
+
+        def evaluate(shard: shards.Shard) -> State:
+            looped = time.perf_counter()
+            state = engine.evaluate(shard, show)
+            part.add(time.perf_counter() - looped, state)
+            show.finished(sum(state.rows_counted.values()))
+            return state
+
+        if not state_dir or (len(cut) == 1 and not is_shared and execution.runner == "loop"):
+            begin()
+            total = State(engine.leaves)
+            for shard in cut:
+                total = merge(total, evaluate(shard))
+            return conclude(total)
+        if not is_shared and not execution.resume:
+            storage.remove_folder(state_dir)
         try:
-            tf.io.gfile.makedirs(folder)
-        except tf.errors.OpError as error:
-            raise RequestError(f"output: {folder} cannot be made: {examples.reason(error)}") from error
-    records = examples.peek(files, schema)
-    graph = transform.load(request.transform_graph) if request.transform_graph else None
-    distribution = loop.strategy(request.execution)
-    replicas = distribution.num_replicas_in_sync
+            asked = identity(request, normal, engine.files, engine.stale, engine.device)
+            book = ledger.open_ledger(state_dir, asked, cut, execution.lease_seconds)
+        except (OSError, tf.errors.OpError) as error:
+            raise RequestError(f"state_dir: {state_dir} cannot be used: {reason(error)}") from error
+        part.shards, part.found = len(book.shards), len(book.finished())
+        if part.found:
+            log.info("%d of %s found finished in %s", part.found, count(part.shards, "shard"), book.folder)
+        if execution.runner == "beam":
+            from assay import fleet
 
-    models, stale = _load(request, question, records, graph, distribution, spec)
-    if stale:
-        log.warning("the baseline cannot be evaluated: %s", stale)
-        question = ask(spec, [m.spec for m in models])
-    plan = make_plan(records, graph, models, spec.slices, request.policy)
-    log.info("%s", plan.route)
-    sums = [dataclasses.replace(s, whole=not s.weighted and plan.whole[s.model]) for s in question.sums]
-    # Overall is always counted, for the examples' total; it is shown where it is asked for.
-    every = (SlicingSpec(), *(s for s in spec.slices if s.features))
-    pipeline = inputs.pipeline(files, plan, every, batch_size=request.execution.batch_size, replicas=replicas)
-    leaves = layout(sums, question.weighted)
-    looped = time.perf_counter()
-    try:
-        with Progress(files, records.mean_bytes, on=progress) as show:
-            state = loop.run(
-                pipeline,
-                models,
-                plan.feeds,
-                sums,
-                question.weighted,
-                leaves,
-                distribution,
-                request.execution,
-                show,
+            begin()
+            looped = time.perf_counter()
+            total = fleet.run(book, request, engine, execution.beam_options)
+            part.add(time.perf_counter() - looped, total)
+            outcome: Outcome | None = conclude(total)
+        else:
+            part.writes = False
+            outcome = workers.run(
+                book,
+                evaluate,
+                begin,
+                conclude,
+                is_chief=own.is_chief,
+                lease_seconds=execution.lease_seconds,
             )
-    except (tf.errors.OpError, UnicodeDecodeError) as error:  # the latter hides an OpError's message
-        raise explain(error, files, plan, models) from error
-    looped = time.perf_counter() - looped
-    for file, size in zip(files, pipeline.bytes_read.numpy().tolist(), strict=True):
-        examples.check_whole(file, size)
-    prove(state)
-
-    outcome = _conclude(request, spec, question, state, models, stale)
-    seconds = time.perf_counter() - started
-    execution = {
-        "strategy": type(distribution).__name__,
-        "replicas": replicas,
-        "devices": list(distribution.extended.worker_devices),
-        "batch_size": request.execution.batch_size,
-        "global_batch_size": request.execution.batch_size * replicas,
-        "padded_batch_size": inputs.physical(request.execution.batch_size),
-        "seconds": round(seconds, 3),
-        "loop_seconds": round(looped, 3),
-        "rows_per_second": round(outcome.report.rows / looped, 1),
-        "versions": {
-            "assay": __version__,
-            "tensorflow": tf.__version__,
-            "python": platform.python_version(),
-        },
-    }
-    report = dataclasses.replace(outcome.report, notes=[plan.route], execution=execution)
-    output.write(
-        request,
-        report,
-        outcome.verdict,
-        normalise(config, has_baseline=bool(request.baseline)),
-        {m.spec.name: m.uri for m in models},
-    )
-    return Outcome(report, outcome.verdict)
+        if not is_shared:
+            storage.remove_folder(state_dir)
+        return outcome
 
 
 def _conclude(
     request: Request,
     spec: EvaluationSpec,
-    question: Question,
+    engine: Any,
     state: State,
-    models: Sequence[Any],
-    stale: str,
+    config: Any,
+    part: Part,
+    seconds: float,
 ) -> Outcome:
-    """The sums to values, and the values to a verdict."""
+    """Proves the sums, then: sums to values, values to a verdict, both to the artifacts."""
+    import tensorflow as tf
+
+    from assay import examples, inputs
+    from assay.artifacts import output
+
+    for file in engine.files:
+        examples.check_whole(file, state.bytes_read.get(file.uri, 0))
+    prove(state)
+    question, models = engine.question, engine.models
     baseline = next((m.spec.name for m in models if m.spec.is_baseline), "")
     weight_column = 1 if question.weighted and question.weighted[0] == 0 else 0
     every = finalize.slice_values(state, question.bound, baseline, weight_column)
@@ -163,12 +201,31 @@ def _conclude(
             hidden=hidden,
             min_slice_size=spec.min_slice_size,
             baseline_name=baseline,
-            stale_baseline=stale,
+            stale_baseline=engine.stale,
         ),
         question.checks,
         request.policy,
     )
     rows = sum(state.rows_counted.values())
+    execution = {
+        "runner": request.execution.runner,
+        "strategy": type(engine.distribution).__name__,
+        "replicas": engine.replicas,
+        "devices": list(engine.distribution.extended.worker_devices),
+        "batch_size": engine.batch_size,
+        "global_batch_size": engine.batch_size * engine.replicas,
+        "padded_batch_size": inputs.physical(engine.batch_size),
+        "shards": part.shards,
+        "shards_found": part.found,
+        "seconds": round(seconds, 3),
+        "loop_seconds": round(part.seconds, 3),
+        "rows_per_second": round(part.rows / part.seconds, 1) if part.seconds else 0.0,
+        "versions": {
+            "assay": __version__,
+            "tensorflow": tf.__version__,
+            "python": platform.python_version(),
+        },
+    }
     report = Report(
         slices=slices,
         cross_slices=[pair for pairs in cross.values() for pair in pairs],
@@ -176,10 +233,20 @@ def _conclude(
         rows=rows,
         weight=next((s.weight for s in every if not s.key), float(rows)),
         files=state.rows_counted,
+        proof={
+            "rows_read": sum(state.rows_read.values()),
+            "rows_counted": rows,
+            "fingerprint_read": f"{state.fingerprint_read:016x}",
+            "fingerprint_counted": f"{state.fingerprint_counted:016x}",
+            "bytes_read": sum(state.bytes_read.values()),
+        },
         fingerprint=f"{state.fingerprint_counted:016x}",
         models={m.spec.name or CANDIDATE: {"uri": m.uri, "signature": m.signature} for m in models},
         baseline_name=baseline,
+        notes=[engine.plan.route, *engine.notes],
+        execution=execution,
     )
+    output.write(request, report, verdict, config, {m.spec.name: m.uri for m in models})
     return Outcome(report, verdict)
 
 
@@ -191,30 +258,6 @@ def _withdraw(request: Request) -> None:
             with stderr_unless_it_fails():
                 from assay.artifacts import output
             output.clear(request)
-
-
-def _load(
-    request: Request, question: Question, records: Any, graph: Any, distribution: Any, spec: EvaluationSpec
-) -> tuple[list[Any], str]:
-    """The loaded models, candidate first, and why the baseline cannot be evaluated, if so."""
-    from assay import model
-    from assay.plan import plan as make_plan
-    from assay.step import rehearse
-
-    loaded: list[Any] = []
-    for place, wanted in enumerate(question.models):
-        role, given = ("baseline", request.baseline) if wanted.is_baseline else ("model", request.model)
-        uri = model.resolve(given, role)
-        try:
-            candidate = model.load(uri, wanted, distribution.extended.worker_devices)
-            plan = make_plan(records, graph, [candidate], spec.slices, request.policy)
-            rehearse(candidate, plan, [s for s in question.sums if s.model == place])
-        except Exception as error:
-            if not wanted.is_baseline:
-                raise
-            return loaded, str(error).split("\n")[0]
-        loaded.append(candidate)
-    return loaded, ""
 
 
 __all__ = ["Outcome", "run"]

@@ -177,7 +177,10 @@ def check_whole(file: File, size: int) -> None:
     else:
         whole = file.size == size
     if not whole:
-        raise DataError(f"{file.uri} is cut short or damaged: its records end at byte {size:,}")
+        raise DataError(
+            f"{file.uri}: {size:,} bytes of records were read, which is not what it holds: it is cut short "
+            "or damaged, or its records were not read once each"
+        )
 
 
 def unpacked_size(file: File) -> int:

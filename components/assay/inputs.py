@@ -17,6 +17,7 @@ from assay import slicing
 from assay.examples import FRAMING, File
 from assay.faults import Fault, mark
 from assay.plan import Plan, input_name
+from assay.shards import TO_THE_END, TOGETHER, Range
 from assay.slicing import Column
 from assay.spec import SlicingSpec
 
@@ -42,17 +43,24 @@ def file_of(position: tf.Tensor) -> tf.Tensor:
 class Pipeline:
     """The dataset of global batches, and what its stages note down on the host as they run.
 
-    vocabulary: slices by number; rows_read [F], bytes_read [F] (framing
-    included) and fingerprint_read []: int64 variables.
+    ranges: what an iterator made from now on reads, [R, 3] int64: file, start, stop. vocabulary:
+    slices by number. rows_read [F], bytes_read [F] (framing included) and fingerprint_read []: int64.
     """
 
     dataset: tf.data.Dataset
+    ranges: tf.Variable
     vocabulary: slicing.Vocabulary
     rows_read: tf.Variable
     bytes_read: tf.Variable
     fingerprint_read: tf.Variable
     files: Sequence[File]
     slice_features: Sequence[str]
+
+    def aim(self, ranges: Sequence[Range]) -> None:
+        """Lets the next iterator read these ranges and starts counting anew; slices keep their numbers."""
+        self.ranges.assign([[r.file, r.start, r.stop] for r in ranges])
+        for noted in (self.rows_read, self.bytes_read, self.fingerprint_read):
+            noted.assign(tf.zeros_like(noted))
 
 
 def pipeline(
@@ -62,14 +70,19 @@ def pipeline(
     *,
     batch_size: int,
     replicas: int,
+    static: bool = False,
 ) -> Pipeline:
     """Returns the pipeline over the files, as global batches of physical(batch_size) * replicas.
+
+    It reads nothing until it is aimed; one pipeline serves any number of shards, one after the other.
+    static: S, the slices of a row, is a power of two, so that few programs serve all batches.
 
     A batch holds: inputs {"space/feature": [G, ...]}, label_I and weight_I float64 [G] for model
     I where there are such keys, count, position and hash int64 [G], faults int64 [G] (a bit for
     each of FAULTS and model), slots int64 [G, S] (-1 for no slice).
     """
     with tf.device("CPU:0"):
+        ranges = tf.Variable(tf.zeros([0, 3], tf.int64), shape=tf.TensorShape([None, 3]))
         rows_read = tf.Variable(tf.zeros([len(files)], tf.int64))
         bytes_read = tf.Variable(tf.zeros([len(files)], tf.int64))
         fingerprint = tf.Variable(tf.zeros([], tf.int64))
@@ -100,11 +113,11 @@ def pipeline(
         size = tf.size(texts, tf.int64)
         met = tf.math.unsorted_segment_sum(tf.cast(live, tf.int32), tf.maximum(places, 0), size) > 0
         numbers = vocabulary.slots(tf.where(met, texts, "-"))
-        slots = tf.gather(numbers, tf.maximum(places, 0))
-        return {**batch, "slots": tf.where(live, slots, tf.constant(-1, tf.int64))}
+        slots = tf.where(live, tf.gather(numbers, tf.maximum(places, 0)), tf.constant(-1, tf.int64))
+        return {**batch, "slots": _widen(slots) if static else slots}
 
     dataset = (
-        _records(files, batch_size)
+        _records(files, ranges, batch_size)
         .map(note)
         .map(plain(lambda batch: prepare(batch, plan, slices)), num_parallel_calls=tf.data.AUTOTUNE)
         .map(number)
@@ -113,39 +126,52 @@ def pipeline(
         dataset = _group(dataset, replicas)
     options = tf.data.Options()
     options.deterministic = False
+    # It looks for the constant in `skip(start)` and, where there is none, ends the process (TensorFlow 2.16).
+    options.experimental_optimization.noop_elimination = False
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     dataset = dataset.prefetch(2).with_options(options)
-    return Pipeline(dataset, vocabulary, rows_read, bytes_read, fingerprint, files, slicing.features(slices))
+    names = slicing.features(slices)
+    return Pipeline(dataset, ranges, vocabulary, rows_read, bytes_read, fingerprint, files, names)
 
 
-def _records(files: Sequence[File], batch_size: int) -> tf.data.Dataset:
+def _records(files: Sequence[File], ranges: tf.Variable, batch_size: int) -> tf.data.Dataset:
     """Serialized examples and their positions, both [n] with n = batch_size but at the end."""
     chunk = min(batch_size, 1024)
+    uris = tf.constant([f.uri for f in files])
+    compressions = tf.constant([f.compression for f in files])
 
     @plain
-    def read(uri: tf.Tensor, compression: tf.Tensor, file: tf.Tensor) -> tf.data.Dataset:
-        chunks = tf.data.TFRecordDataset(uri, compression).batch(chunk).enumerate()
+    def read(one: tf.Tensor) -> tf.data.Dataset:
+        file, start, stop = tf.unstack(one)
+        records = tf.data.TFRecordDataset(tf.gather(uris, file), tf.gather(compressions, file))
+        size = tf.where(stop == TO_THE_END, tf.constant(-1, tf.int64), stop - start)
+        chunks = records.skip(start).take(size).batch(chunk).enumerate()
 
         @plain
         def locate(place: tf.Tensor, serialized: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            start = tf.bitwise.left_shift(file, tf.constant(FILE_SHIFT, tf.int64)) + place * chunk
-            return serialized, start + tf.range(tf.size(serialized, tf.int64))
+            before = tf.bitwise.left_shift(file, tf.constant(FILE_SHIFT, tf.int64)) + start + place * chunk
+            return serialized, before + tf.range(tf.size(serialized, tf.int64))
 
         return chunks.map(locate)
 
-    names = tf.data.Dataset.from_tensor_slices(
-        (
-            [f.uri for f in files],
-            [f.compression for f in files],
-            tf.range(len(files), dtype=tf.int64),
-        )
+    # Read when an iterator starts, not now: what the pipeline is aimed at then.
+    aimed = tf.data.Dataset.range(1).flat_map(
+        plain(lambda _: tf.data.Dataset.from_tensor_slices(ranges.read_value()))
     )
-    return names.interleave(
+    return aimed.interleave(
         read,
-        cycle_length=min(len(files), 16),
+        cycle_length=min(len(files), TOGETHER),
         num_parallel_calls=tf.data.AUTOTUNE,
         deterministic=False,
     ).rebatch(batch_size)
+
+
+def _widen(slots: tf.Tensor) -> tf.Tensor:
+    """Slots [B, S] with S filled up with -1 to the next power of two."""
+    ways = tf.shape(slots)[1]
+    powers = tf.constant([1 << n for n in range(31)])
+    width = tf.reduce_min(tf.boolean_mask(powers, powers >= ways))
+    return tf.pad(slots, [[0, 0], [0, width - ways]], constant_values=-1)
 
 
 def _pad(batch: Batch, rows: int) -> Batch:

@@ -73,8 +73,10 @@ def resolve(uri: str, role: str = "model") -> str:
     )
 
 
-def load(uri: str, spec: ModelSpec, devices: Sequence[str] = ("CPU:0",)) -> Model:
+def load(uri: str, spec: ModelSpec, devices: Sequence[str | None] = ("CPU:0",)) -> Model:
     """Returns the model at a URI, one copy a device, with the signature and output of the spec.
+
+    devices: None is wherever the strategy in scope puts variables.
 
     Raises:
       RequestError: no model there, one that cannot be loaded, no such signature, no such output.

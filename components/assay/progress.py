@@ -13,7 +13,7 @@ from assay.examples import FRAMING, File, unpacked_size
 
 
 class Progress:
-    """A context whose value is called with (rows, seconds) after each call of the loop."""
+    """A context whose value is called with a shard's (rows, seconds) after each call of the loop."""
 
     def __init__(self, files: Sequence[File], mean_bytes: float, *, on: bool) -> None:
         self._bar = None
@@ -35,6 +35,7 @@ class Progress:
             size = sum(max(unpacked_size(f), f.size) if f.compression else f.size for f in files)
             guess = max(size / (mean_bytes + FRAMING), 1.0)
             self._task = self._bar.add_task("", total=guess, speed=0.0, files=len(files))
+        self._before = 0
 
     def __enter__(self) -> Progress:
         if self._bar:
@@ -49,4 +50,9 @@ class Progress:
 
     def __call__(self, rows: int, seconds: float) -> None:
         if self._bar:
-            self._bar.update(self._task, completed=rows, speed=rows / seconds if seconds else 0.0)
+            speed = rows / seconds if seconds else 0.0
+            self._bar.update(self._task, completed=self._before + rows, speed=speed)
+
+    def finished(self, rows: int) -> None:
+        """A shard of so many rows is finished; the next call counts from there."""
+        self._before += rows

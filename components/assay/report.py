@@ -24,6 +24,9 @@ class Report:
     """What was evaluated, how, and what came out.
 
     files: rows by file URI; fingerprint: the sum of row hashes modulo 2**64, in hexadecimal.
+    proof: rows and fingerprint as the reader took them from the files and as the replicas counted them,
+    and the bytes read; each pair is equal, and the bytes are all that the files hold, or there would be
+    no report.
     models: name, URI and signature by role; execution: strategy, replicas, batch sizes, speed.
     """
 
@@ -33,6 +36,7 @@ class Report:
     rows: int = 0
     weight: float = 0.0
     files: Mapping[str, int] = field(default_factory=dict)
+    proof: Mapping[str, Any] = field(default_factory=dict)
     fingerprint: str = ""
     models: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     baseline_name: str = ""
@@ -50,6 +54,7 @@ def to_json(report: Report, verdict: Verdict) -> str:
             "files": [{"uri": uri, "rows": rows} for uri, rows in sorted(report.files.items())],
             "fingerprint": report.fingerprint,
         },
+        "proof": report.proof,
         "models": report.models,
         "slices": [
             {

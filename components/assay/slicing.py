@@ -209,6 +209,10 @@ class Vocabulary:
             assigned = tf.tensor_scatter_nd_update(known, tf.where(is_new), numbers)
         return tf.gather(assigned, places)
 
+    def size(self) -> tf.Tensor:
+        """Returns how many slice keys have been seen, int64 []."""
+        return self._table.size()
+
     def keys(self, names: Sequence[str]) -> list[SliceKey]:
         """Returns the slice keys by number. Host."""
         texts, numbers = self._table.export()

@@ -10,6 +10,7 @@ import difflib
 import enum
 import json
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -274,7 +275,8 @@ class EvaluationSpec:
         return next(m for m in self.models if not m.is_baseline)
 
 
-STRATEGIES = ("auto", "one_device", "mirrored")
+STRATEGIES = ("auto", "one_device", "mirrored", "multi_worker", "tpu")
+RUNNERS = ("loop", "beam")
 
 
 @dataclass(frozen=True)
@@ -283,16 +285,34 @@ class Execution:
 
     `batch_size` is rows per replica and step; the global batch is that times the replicas.
     `logical_devices` splits the CPU (tests, laptops); 0 leaves the devices as they are.
+    `state_dir` holds the States of finished shards, for other processes and later runs; "" is the
+    folder `state` in the output, where `resume` continues what an earlier run left.
+    `lease_seconds`: after so long without a sign of life a process's shard is taken over.
+    `beam_options` are those of the `beam` runner.
     """
 
     strategy: str = "auto"
     logical_devices: int = 0
     batch_size: int = 1024
     steps_per_call: int = 32
+    runner: str = "loop"
+    beam_options: tuple[str, ...] = ()
+    state_dir: str = ""
+    resume: bool = False
+    lease_seconds: float = 30.0
 
     def __post_init__(self) -> None:
         if self.strategy not in STRATEGIES:
             raise unknown("strategy", self.strategy, STRATEGIES)
+        if self.runner not in RUNNERS:
+            raise unknown("runner", self.runner, RUNNERS)
+        if isinstance(self.beam_options, str) or not all(isinstance(o, str) for o in self.beam_options):
+            raise RequestError(f"beam_options is {self.beam_options!r}; a list of texts is needed")
+        object.__setattr__(self, "beam_options", tuple(self.beam_options))
+        if self.beam_options and self.runner != "beam":
+            raise RequestError("beam_options are of no use to the loop; set runner to beam")
+        if isinstance(self.lease_seconds, bool) or not 0 < self.lease_seconds < math.inf:
+            raise RequestError(f"lease_seconds is {self.lease_seconds!r}; a number above 0 is needed")
         for name, low in (("logical_devices", 0), ("batch_size", 1), ("steps_per_call", 1)):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < low:
@@ -352,6 +372,11 @@ class Request:
             raise RequestError("model is empty; name a SavedModel folder, a Model artifact or a .keras file")
         if not self.splits:
             raise RequestError("splits is empty; name at least one split")
+
+    @property
+    def state_dir(self) -> str:
+        """Where States of finished shards are kept; "" where nothing is written at all."""
+        return self.execution.state_dir or (os.path.join(self.report, "state") if self.report else "")
 
     def to_json(self) -> str:
         """Returns the request as JSON text."""

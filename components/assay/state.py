@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -65,7 +65,8 @@ class State:
     """Everything an evaluation has added up so far.
 
     slices: for each slice key, one int64 array [bins, width] per leaf of the layout.
-    rows_read: rows taken from each file, by URI; rows_counted: rows that reached a replica.
+    rows_read, bytes_read: rows taken from each file, by URI, and their bytes, framing included;
+    rows_counted: rows that reached a replica.
     fingerprint_read, fingerprint_counted: sums of row hashes modulo 2**64 at the same two places.
     first: for each fault seen, the smallest (file URI, record number).
     """
@@ -73,6 +74,7 @@ class State:
     layout: Layout
     slices: Mapping[SliceKey, tuple[np.ndarray, ...]] = field(default_factory=dict)
     rows_read: Mapping[str, int] = field(default_factory=dict)
+    bytes_read: Mapping[str, int] = field(default_factory=dict)
     rows_counted: Mapping[str, int] = field(default_factory=dict)
     fingerprint_read: int = 0
     fingerprint_counted: int = 0
@@ -98,6 +100,7 @@ def merge(left: State, right: State) -> State:
         layout=left.layout,
         slices=slices,
         rows_read=_add(left.rows_read, right.rows_read),
+        bytes_read=_add(left.bytes_read, right.bytes_read),
         rows_counted=_add(left.rows_counted, right.rows_counted),
         fingerprint_read=(left.fingerprint_read + right.fingerprint_read) % 2**64,
         fingerprint_counted=(left.fingerprint_counted + right.fingerprint_counted) % 2**64,
@@ -181,6 +184,7 @@ def to_bytes(state: State) -> bytes:
         "layout": [[f.name, f.bins, [[c.name, list(c.limbs)] for c in f.columns]] for f in state.layout],
         "slices": [key_json(k) for k in keys],
         "rows_read": dict(sorted(state.rows_read.items())),
+        "bytes_read": dict(sorted(state.bytes_read.items())),
         "rows_counted": dict(sorted(state.rows_counted.items())),
         "fingerprints": [state.fingerprint_read, state.fingerprint_counted],
         "first": {k: list(v) for k, v in sorted(state.first.items())},
@@ -190,7 +194,7 @@ def to_bytes(state: State) -> bytes:
     body.write(len(text).to_bytes(8, "little") + text)
     for key in keys:
         for array in state.slices[key]:
-            body.write(np.ascontiguousarray(array, "<i8").tobytes())
+            body.write(_pack(array))
     return hashlib.sha256(body.getvalue()).digest() + body.getvalue()
 
 
@@ -209,24 +213,39 @@ def from_bytes(data: bytes) -> State:
         Leaf(name, bins, tuple(Column(c, tuple(limbs)) for c, limbs in columns))
         for name, bins, columns in header["layout"]
     )
-    numbers = np.frombuffer(body[8 + size :], "<i8").astype(np.int64)
-    slices, start = {}, 0
+    slices, start = {}, 8 + size
     for text in header["slices"]:
         arrays = []
         for leaf in layout:
-            stop = start + leaf.bins * leaf.width
-            arrays.append(numbers[start:stop].reshape(leaf.bins, leaf.width))
-            start = stop
+            array, start = _unpack(body, start, leaf.bins * leaf.width)
+            arrays.append(array.reshape(leaf.bins, leaf.width))
         slices[key_from_json(text)] = tuple(arrays)
     return State(
         layout=layout,
         slices=slices,
         rows_read=header["rows_read"],
+        bytes_read=header["bytes_read"],
         rows_counted=header["rows_counted"],
         fingerprint_read=header["fingerprints"][0],
         fingerprint_counted=header["fingerprints"][1],
         first={k: (uri, number) for k, (uri, number) in header["first"].items()},
     )
+
+
+def _pack(array: np.ndarray) -> bytes:
+    """How many numbers are not 0, where they are, and what: most bins of most slices are empty."""
+    flat = array.reshape(-1)
+    places = np.flatnonzero(flat)
+    return b"".join(part.astype("<i8").tobytes() for part in (np.array([places.size]), places, flat[places]))
+
+
+def _unpack(body: bytes, start: int, size: int) -> tuple[np.ndarray, int]:
+    """The array [size] packed at `start`, and where it ends."""
+    count = int(np.frombuffer(body, "<i8", 1, start)[0])
+    places, values = np.frombuffer(body, "<i8", 2 * count, start + 8).reshape(2, count)
+    array = np.zeros([size], np.int64)
+    array[places] = values
+    return array, start + 8 + 16 * count
 
 
 def key_json(key: SliceKey) -> str:
@@ -241,11 +260,3 @@ def key_json(key: SliceKey) -> str:
 def key_from_json(text: str) -> SliceKey:
     """Returns the slice key in text made by `key_json`."""
     return tuple((f, bytes.fromhex(v) if tag == "b" else v) for f, tag, v in json.loads(text))
-
-
-def merge_all(layout: Layout, states: Iterable[State]) -> State:
-    """Returns the merge of any number of states; of none, the zero."""
-    total = State(layout)
-    for state in states:
-        total = merge(total, state)
-    return total

@@ -1,27 +1,23 @@
 """One batch on one replica: predict, take every metric's statistics, and weight them once.
 
 Runs in replica context, in graph, without Python per row. The result is exact integers by slice,
-bin and limb; adding them up is `Accumulator`'s.
+bin and limb; adding them up is `accumulate`'s.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import tensorflow as tf
 
-from assay.faults import BITS, LABEL_FAULTS, Fault, forgive, mark
-from assay.inputs import ROWS_MULTIPLE, Batch, file_of, prepare
+from assay.faults import LABEL_FAULTS, Fault, forgive, mark
+from assay.inputs import ROWS_MULTIPLE, Batch, prepare
 from assay.metrics import Statistics
 from assay.model import Model
 from assay.plan import Plan, input_name
 from assay.spec import RequestError, SlicingSpec
 from assay.state import COUNT, REAL, WEIGHT, WORD, Column, Layout, Leaf
-
-FAR = (1 << 63) - 1
-FEW_BINS = 4
 
 
 @dataclass(frozen=True)
@@ -151,106 +147,6 @@ def split(values: tf.Tensor, limbs: tuple[int, ...]) -> tf.Tensor:
         rest = rest - tf.cast(part, tf.float64) * WORD**exponent
         parts.append(part)
     return tf.stack(parts, 1)
-
-
-class Accumulator:
-    """The running sums of one replica, in variables on its device: a batch costs O(rows).
-
-    Leaves of few bins lie side by side in one variable [slots, bins * width], each histogram in its
-    own, [slots * bins, width]; all grow, by doubling, as slices appear.
-    """
-
-    def __init__(self, leaves: Layout, files: int, device: str) -> None:
-        self._leaves = leaves
-        self._flat = [place for place, leaf in enumerate(leaves) if leaf.bins <= FEW_BINS]
-        self._binned = [place for place, leaf in enumerate(leaves) if leaf.bins > FEW_BINS]
-        width = sum(leaves[place].bins * leaves[place].width for place in self._flat)
-
-        def variable(columns: int) -> tf.Variable:
-            shape = tf.TensorShape([None, columns])
-            return tf.Variable(tf.zeros([0, columns], tf.int64), shape=shape, trainable=False)
-
-        with tf.device(device):
-            self.flat = variable(width)
-            self.binned = {place: variable(leaves[place].width) for place in self._binned}
-            self.first = tf.Variable(tf.fill([BITS], tf.constant(FAR, tf.int64)))
-            self.rows = tf.Variable(tf.zeros([files], tf.int64))
-            self.fingerprint = tf.Variable(tf.zeros([], tf.int64))
-
-    def add(self, batch: Batch, parts: Sequence[Contribution], faults: tf.Tensor) -> None:
-        """Adds one batch. Replica context, in graph."""
-        count, slots = batch["count"], batch["slots"]
-        flat = tf.reshape(slots, [-1])
-        places = tf.where(flat >= 0)[:, 0]
-        rows, slot = places // tf.shape(slots, tf.int64)[1], tf.gather(flat, places)
-        needed = tf.reduce_max(slots) + 1
-        with tf.control_dependencies([_grow(self.flat, needed, 1)]):
-            wide = tf.concat([_spread(parts[place], self._leaves[place].bins) for place in self._flat], 1)
-            self.flat.scatter_add(tf.IndexedSlices(tf.gather(wide, rows), slot))
-        for place in self._binned:
-            bins = self._leaves[place].bins
-            with tf.control_dependencies([_grow(self.binned[place], needed, bins)]):
-                index = slot * bins + tf.cast(tf.gather(parts[place].bins, rows), tf.int64)
-                self.binned[place].scatter_add(tf.IndexedSlices(tf.gather(parts[place].limbs, rows), index))
-        position = batch["position"]
-        bits = tf.constant([1 << place for place in range(BITS)], tf.int64)
-        hit = tf.bitwise.bitwise_and(faults[:, None], bits[None]) > 0
-        seen = tf.where(hit, position[:, None], tf.constant(FAR, tf.int64))
-        self.first.assign(tf.minimum(self.first, tf.reduce_min(seen, 0)))
-        self.rows.scatter_add(tf.IndexedSlices(count, file_of(position)))
-        self.fingerprint.assign_add(tf.reduce_sum(batch["hash"] * count))
-
-    def read(self, slots: int) -> dict[str, Any]:
-        """Returns the sums so far for the first `slots` slots, as tensors that add up. In graph."""
-        return {
-            "flat": _first_rows(self.flat, slots),
-            "binned": {
-                str(place): _first_rows(self.binned[place], slots * self._leaves[place].bins)
-                for place in self._binned
-            },
-            "rows": self.rows.read_value(),
-            "fingerprint": self.fingerprint.read_value(),
-        }
-
-    @staticmethod
-    def arrays(leaves: Layout, read: Mapping[str, Any], slot: int) -> tuple[Any, ...]:
-        """Returns one slot's arrays [bins, width] by leaf, from what `read` gave. Host."""
-        arrays, start = [], 0
-        for place, leaf in enumerate(leaves):
-            if leaf.bins <= FEW_BINS:
-                stop = start + leaf.bins * leaf.width
-                arrays.append(read["flat"][slot, start:stop].reshape(leaf.bins, leaf.width))
-                start = stop
-            else:
-                arrays.append(read["binned"][str(place)][slot * leaf.bins : (slot + 1) * leaf.bins])
-        return tuple(arrays)
-
-
-def _spread(part: Contribution, bins: int) -> tf.Tensor:
-    """Limbs [B, bins * width]: each row's in its own bin, zeros in the others."""
-    if part.bins is None:
-        return part.limbs
-    own = tf.one_hot(part.bins, bins, dtype=tf.int64)
-    return tf.reshape(own[:, :, None] * part.limbs[:, None, :], [part.limbs.shape[0], -1])
-
-
-def _grow(variable: tf.Variable, slots: tf.Tensor, bins: int) -> tf.Tensor:
-    """Makes room for `slots` slots of `bins` rows, doubling so that growth is rare."""
-    have = tf.shape(variable, tf.int64)[0]
-    need = slots * bins
-
-    def widen() -> tf.Tensor:
-        more = tf.maximum(need, 2 * have) - have
-        grown = tf.concat([variable, tf.zeros([more, variable.shape[1]], tf.int64)], 0)
-        with tf.control_dependencies([variable.assign(grown)]):
-            return tf.constant(0)
-
-    return tf.cond(need > have, widen, lambda: tf.constant(0))
-
-
-def _first_rows(variable: tf.Variable, rows: int) -> tf.Tensor:
-    have = variable.read_value()[:rows]
-    return tf.pad(have, [[0, rows - tf.shape(have)[0]], [0, 0]])
 
 
 def rehearse(model: Model, plan: Plan, sums: Sequence[Sum]) -> None:

@@ -69,6 +69,7 @@ def render(report: Report, verdict: Verdict) -> str:
         undefined=_undefined(report),
         hidden=[(slice_text(key), rows) for key, rows in report.hidden[:NAMES]],
         files=sorted(report.files.items())[:FILES],
+        proof=report.proof,
         notes=[*verdict.notes, *report.notes],
         execution=_flat(report.execution),
         headings=HEADINGS,

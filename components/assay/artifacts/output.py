@@ -14,13 +14,28 @@ import tensorflow as tf
 
 from assay import __version__
 from assay.artifacts import blessing, html, tfma
+from assay.examples import reason
 from assay.gate import Verdict
 from assay.report import Report, to_json
-from assay.spec import Request
+from assay.spec import Request, RequestError
+from assay.storage import write_whole
 
 EVALUATION = re.compile(
     r"(metrics|plots|attributions)-\d+-of-\d+\.tfrecord|validations\.tfrecord|eval_config\.json"
 )
+
+
+def prepare(request: Request) -> None:
+    """Makes the output folders.
+
+    Raises:
+      RequestError: one cannot be made.
+    """
+    for folder in filter(None, (request.evaluation, request.blessing, request.report)):
+        try:
+            tf.io.gfile.makedirs(folder)
+        except tf.errors.OpError as error:
+            raise RequestError(f"output: {folder} cannot be made: {reason(error)}") from error
 
 
 def clear(request: Request) -> None:
@@ -50,17 +65,10 @@ def write(
             tfma.write(request.evaluation, report, verdict, eval_config, locations, __version__)
         if request.report:
             tf.io.gfile.makedirs(request.report)
-            _text(os.path.join(request.report, "report.html"), html.render(report, verdict))
-            _text(os.path.join(request.report, "report.json"), to_json(report, verdict))
+            write_whole(os.path.join(request.report, "report.html"), html.render(report, verdict))
+            write_whole(os.path.join(request.report, "report.json"), to_json(report, verdict))
         if request.blessing:
             blessing.write(request.blessing, verdict.blessed)
     except BaseException:
         clear(request)
         raise
-
-
-def _text(path: str, text: str) -> None:
-    """Writes a text whole or not at all, wherever renaming is atomic."""
-    with tf.io.gfile.GFile(f"{path}.part", "w") as handle:
-        handle.write(text)
-    tf.io.gfile.rename(f"{path}.part", path, overwrite=True)

@@ -31,7 +31,8 @@ class Executor(stock.Executor):
     """
 
     def __init__(self, context: Any = None) -> None:
-        """Takes TFX's executor context; its Beam options are not used."""
+        """Takes TFX's executor context; its Beam options are for the runner `beam`."""
+        self._beam_options = tuple(getattr(context, "beam_pipeline_args", None) or ())
         if context is not None:
             # Given any, the base class packs all of TFX for Beam's workers.
             context.beam_pipeline_args = []
@@ -47,7 +48,7 @@ class Executor(stock.Executor):
           RuntimeError: the run failed. In either case the output folders are left empty.
         """
         try:
-            request = translate(input_dict, output_dict, exec_properties)
+            request = translate(input_dict, output_dict, exec_properties, self._beam_options)
             child.evaluate(request)
             found = verdict(request)
         except BaseException:
@@ -74,14 +75,25 @@ class Executor(stock.Executor):
                 written.set_string_custom_property(name, value)
 
 
-def translate(inputs: Artifacts, outputs: Artifacts, exec_properties: Mapping[str, Any]) -> Request:
+def translate(
+    inputs: Artifacts,
+    outputs: Artifacts,
+    exec_properties: Mapping[str, Any],
+    beam_options: Sequence[str] = (),
+) -> Request:
     """Returns the request that the artifacts and execution properties stand for.
+
+    beam_options: of the pipeline, for the runner `beam` where the execution names none. What an earlier
+    try left in the state folder is continued.
 
     Raises:
       RequestError: an input is missing, is there twice, or is of a format that is not supported.
     """
     for artifact in inputs.get("examples", ()):
         _check_format(artifact)
+    execution = {"resume": True, **json.loads(exec_properties.get("execution") or "{}")}
+    if execution.get("runner") == "beam":
+        execution.setdefault("beam_options", list(beam_options))
     return Request(
         examples=tuple(artifact.uri for artifact in inputs.get("examples", ())),
         model=_uri(inputs, "model"),
@@ -90,7 +102,7 @@ def translate(inputs: Artifacts, outputs: Artifacts, exec_properties: Mapping[st
         transform_graph=_uri(inputs, "transform_graph"),
         eval_config=exec_properties.get("eval_config") or "",
         splits=_splits(exec_properties.get("example_splits")),
-        execution=options(Execution, json.loads(exec_properties.get("execution") or "{}")),
+        execution=options(Execution, execution),
         policy=options(Policy, json.loads(exec_properties.get("policy") or "{}")),
         evaluation=_uri(outputs, "evaluation"),
         blessing=_uri(outputs, "blessing"),

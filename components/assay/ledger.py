@@ -1,0 +1,171 @@
+"""The state folder: which shards there are, and the State of each that is finished.
+
+    STATE_DIR/IDENTITY/shards.json      what is evaluated, and the shards
+                       00007.state      a finished shard
+                       00007.lease-1    who works on it (`leases`)
+                       failed-…         why a worker gave up for all
+                       done             the artifacts are written
+
+A shard has one file, whoever made it and however often: it cannot be counted twice. Host.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from assay import storage
+from assay.shards import Range, Shard
+from assay.spec import DataError
+from assay.state import State, from_bytes, to_bytes
+
+log = logging.getLogger("assay")
+
+LIST, DONE, STATE, FAILED = "shards.json", "done", ".state", "failed-"
+SLACK = 60.0  # seconds that clocks of several machines may be apart
+WAIT = 10.0  # seconds in which whoever creates a small file has written it
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """One evaluation's folder, and its shards."""
+
+    folder: str
+    shards: tuple[Shard, ...]
+
+    def finished(self) -> set[int]:
+        """Returns the numbers of the shards whose State is there."""
+        found = storage.names(self.folder)
+        return {int(name[: -len(STATE)]) for name in found if name.endswith(STATE)}
+
+    def save(self, number: int, state: State) -> None:
+        """Writes a shard's State, whole or not at all."""
+        storage.write_whole(self._path(number), to_bytes(state))
+
+    def load(self, number: int) -> State | None:
+        """Returns a shard's State; None where it is not there or damaged, and then it is removed."""
+        data = storage.read(self._path(number))
+        if data is None:
+            return None
+        try:
+            return from_bytes(data)
+        except ValueError:
+            log.warning("%s is damaged; the shard is evaluated again", self._path(number))
+            storage.remove(self._path(number))
+            return None
+
+    def fail(self, message: str) -> None:
+        """Tells all processes that the data cannot be evaluated."""
+        storage.write_whole(os.path.join(self.folder, FAILED + uuid.uuid4().hex), message)
+
+    def failures(self) -> set[str]:
+        """Returns the names of all failures told so far, of earlier runs, too."""
+        return {name for name in storage.names(self.folder) if name.startswith(FAILED)}
+
+    def failure(self, name: str) -> str:
+        """Returns the message of a failure."""
+        return (storage.read(os.path.join(self.folder, name)) or b"").decode()
+
+    @property
+    def done(self) -> str:
+        """The path of the file that tells that the artifacts are written."""
+        return os.path.join(self.folder, DONE)
+
+    def _path(self, number: int) -> str:
+        return os.path.join(self.folder, f"{number:05d}{STATE}")
+
+
+def open_ledger(
+    state_dir: str, identity: Mapping[str, str], shards: Sequence[Shard], lease_seconds: float
+) -> Ledger:
+    """Returns the ledger of an evaluation, with the shards as the first process cut them.
+
+    Says which other evaluations the state folder holds, in what they differ, and removes those on which
+    nobody has worked for `lease_seconds`.
+
+    Raises:
+      OSError, tf.errors.OpError: the folder cannot be written.
+      DataError: the list of shards cannot be read.
+    """
+    import tensorflow as tf
+
+    own = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+    folder = os.path.join(state_dir, own)
+    tf.io.gfile.makedirs(folder)
+    for name in storage.names(state_dir):
+        if name != own:
+            _void(os.path.join(state_dir, name), identity, lease_seconds)
+    path = os.path.join(folder, LIST)
+    storage.create(path, _list(identity, shards))
+    return Ledger(folder, _read(path)[1])
+
+
+def at(folder: str) -> Ledger:
+    """Returns the ledger that another process has opened.
+
+    Raises:
+      DataError: the list of shards cannot be read.
+    """
+    return Ledger(folder, _read(os.path.join(folder, LIST))[1])
+
+
+def identity_at(folder: str) -> Mapping[str, str]:
+    """Returns the identity of the evaluation whose ledger lies in a folder.
+
+    Raises:
+      DataError: it cannot be read.
+    """
+    return _read(os.path.join(folder, LIST))[0]
+
+
+def _list(identity: Mapping[str, str], shards: Sequence[Shard]) -> bytes:
+    cut = [{"bytes": s.bytes, "ranges": [[r.file, r.start, r.stop] for r in s.ranges]} for s in shards]
+    return json.dumps({"identity": dict(identity), "shards": cut}, indent=1).encode()
+
+
+def _read(path: str) -> tuple[dict[str, str], tuple[Shard, ...]]:
+    until = time.monotonic() + WAIT
+    while True:
+        try:
+            record = json.loads(storage.read(path) or b"")
+            break
+        except json.JSONDecodeError as error:
+            # Another process may be writing it.
+            if time.monotonic() > until:
+                raise DataError(f"{path} cannot be read; remove the folder it lies in") from error
+            time.sleep(0.05)
+    shards = (Shard(tuple(Range(*r) for r in s["ranges"]), s["bytes"]) for s in record["shards"])
+    return record["identity"], tuple(shards)
+
+
+def _void(folder: str, identity: Mapping[str, str], lease_seconds: float) -> None:
+    """Says why a folder's States are of no use here, and removes them if nobody else has any."""
+    import tensorflow as tf
+
+    try:
+        other = json.loads(storage.read(os.path.join(folder, LIST)) or b"")["identity"]
+    except (json.JSONDecodeError, KeyError, tf.errors.OpError):
+        return  # not one of ours
+    differ = [name for name in identity if identity[name] != other.get(name)]
+    renewed = 0.0
+    for name in storage.names(folder):
+        try:
+            renewed = max(renewed, tf.io.gfile.stat(os.path.join(folder, name)).mtime_nsec / 1e9)
+        except tf.errors.NotFoundError:
+            continue
+    in_use = time.time() - renewed < lease_seconds + SLACK and not storage.read(os.path.join(folder, DONE))
+    changed = " and ".join(name + (" has" if len(differ) == 1 else "") for name in differ)
+    log.info(
+        "the state in %s is void: %s changed; it is %s",
+        folder,
+        changed + ("" if len(differ) == 1 else " have"),
+        "left, since a process may still work on it" if in_use else "removed",
+    )
+    if not in_use:
+        storage.remove_folder(folder)
