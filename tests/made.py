@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 import assay
-from assay.spec import Execution, Policy
+from assay.request import Execution, Policy
 
 
 def example(row: Mapping[str, Any]) -> bytes:

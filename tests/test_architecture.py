@@ -14,7 +14,7 @@ PACKAGE = ROOT / "components" / "assay"
 # A module imports from lower layers alone; modules of one layer know nothing of each other.
 LAYERS = (
     ("spec", "text", "faults", "quiet", "storage"),
-    ("state", "values", "slicing", "protos", "examples", "model", "cluster", "leases"),
+    ("request", "state", "values", "slicing", "protos", "examples", "model", "cluster", "leases"),
     ("gate", "transform", "progress", "shards", "identity", "metrics.metric"),
     tuple(f"metrics.{m}" for m in ("counts", "confusion", "calibration", "regression", "multiclass")),
     ("metrics", "report", "plan", "ledger"),
@@ -38,8 +38,8 @@ FACES = ("", "artifacts")
 
 # Modules that are loaded before the data is looked at, or without it.
 LIGHT = (
-    "spec", "text", "quiet", "state", "values", "gate", "report", "show", "protos", "finalize", "eval_config",
-    "metrics", "metrics.metric", "metrics.counts", "metrics.confusion", "metrics.calibration",
+    "spec", "request", "text", "quiet", "state", "values", "gate", "report", "show", "protos", "finalize",
+    "eval_config", "metrics", "metrics.metric", "metrics.counts", "metrics.confusion", "metrics.calibration",
     "metrics.regression", "metrics.multiclass", "question", "evaluation", "cluster", "api", "cli", "__main__",
     "", "artifacts", "artifacts.blessing", "artifacts.html",
 )  # fmt: skip

@@ -11,7 +11,7 @@ import made
 import pytest
 
 from assay import cli
-from assay.spec import Execution
+from assay.request import Execution
 
 # Runs the command line and tells, last of all, which of the heavy packages it has loaded.
 WRAPPER = """

@@ -97,7 +97,7 @@ def calls(name: str) -> list[ast.Call]:
 
 def test_readme_python_example_fits_the_function():
     from assay.api import request
-    from assay.spec import Execution, Policy
+    from assay.request import Execution, Policy
 
     for name, function in (("assay.evaluate", request), ("Execution", Execution), ("Policy", Policy)):
         assert calls(name), name

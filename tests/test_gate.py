@@ -12,6 +12,7 @@ import pytest
 
 from assay.gate import NO_EXAMPLES, NO_THRESHOLDS, Check, Evidence, judge
 from assay.report import Report, to_json
+from assay.request import Policy
 from assay.spec import (
     BASELINE,
     CANDIDATE,
@@ -19,7 +20,6 @@ from assay.spec import (
     CrossSlicingSpec,
     Direction,
     MetricKey,
-    Policy,
     SlicingSpec,
     Threshold,
     ValueThreshold,

@@ -14,9 +14,10 @@ import tensorflow_transform.beam as tft_beam
 from tensorflow_transform.tf_metadata import dataset_metadata, schema_utils
 
 from assay import examples as located
-from assay import inputs
+from assay import inputs, shards
 from assay.plan import Plan
-from assay.spec import Policy, RequestError
+from assay.request import Policy
+from assay.spec import RequestError
 
 STATUS = ("BROKEN", "NORMAL", "RECOVERING")
 ROWS = [
@@ -241,6 +242,7 @@ def test_batches_are_static_full_and_cover_each_row_once(tmp_path):
     records = located.peek(files, {})
     plan = Plan(None, (), ((("raw", "n")),), (None,), {}, (1,), types=records.types)
     made_pipeline = inputs.pipeline(files, plan, [inputs.SlicingSpec()], batch_size=50, replicas=4)
+    made_pipeline.aim([shards.Range(number) for number in range(len(files))])
     batches = list(made_pipeline.dataset)
     assert len(batches) == 1 and made_pipeline.dataset.element_spec["count"].shape == [256]
     (batch,) = batches

@@ -12,8 +12,9 @@ from rich.console import Console
 from assay import gate
 from assay.finalize import with_diffs
 from assay.report import Report, to_json
+from assay.request import Policy
 from assay.show import show
-from assay.spec import MetricKey, Policy, RequestError, Threshold, ValueThreshold
+from assay.spec import MetricKey, RequestError, Threshold, ValueThreshold
 from assay.values import SliceValues, Undefined
 
 AUC, PRECISION = MetricKey("auc", "candidate"), MetricKey("precision", "candidate")

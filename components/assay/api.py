@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf import json_format
 
-from assay.spec import Execution, Policy, Request
+from assay.request import Execution, Policy, Request
 
 if TYPE_CHECKING:
     from assay.evaluation import Outcome

@@ -13,18 +13,17 @@ import sys
 from collections.abc import Sequence
 
 from assay.quiet import stderr_unless_it_fails
-from assay.spec import (
+from assay.request import (
     FIRST_MODEL,
     RUNNERS,
     SLICE_FEATURES,
     STALE_BASELINE,
     STRATEGIES,
-    DataError,
     Execution,
     Policy,
     Request,
-    RequestError,
 )
+from assay.spec import DataError, RequestError
 
 REASONS = 10  # as many as a screen takes; the report holds all
 OK, RUN_FAILED, REQUEST_WRONG, NOT_BLESSED = 0, 1, 2, 3

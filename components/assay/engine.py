@@ -16,8 +16,9 @@ from assay import examples, inputs, loop, model, transform
 from assay.explain import explain
 from assay.plan import plan as make_plan
 from assay.question import Question, ask
+from assay.request import Request
 from assay.shards import Shard
-from assay.spec import DataError, EvaluationSpec, ModelSpec, Request, RequestError, SlicingSpec
+from assay.spec import DataError, EvaluationSpec, ModelSpec, RequestError, SlicingSpec
 from assay.state import State
 from assay.step import contributions, layout, rehearse
 

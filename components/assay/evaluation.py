@@ -21,7 +21,8 @@ from assay.gate import Evidence, Verdict, judge
 from assay.question import ask
 from assay.quiet import stderr_unless_it_fails
 from assay.report import Report
-from assay.spec import CANDIDATE, EvaluationSpec, Request, RequestError, SlicingSpec
+from assay.request import Request
+from assay.spec import CANDIDATE, EvaluationSpec, RequestError, SlicingSpec
 from assay.state import State, merge, prove
 from assay.text import count
 
@@ -110,7 +111,8 @@ def _run(request: Request, part: Part, progress: bool) -> Outcome | None:
     engine = Engine(request, spec, question)
     log.info("%s", engine.plan.route)
     # How many will come to a folder in common, nobody says.
-    wanted = {"beam": FLEET}.get(execution.runner, max(own.workers, 2 if execution.state_dir else 1))
+    few = 2 if execution.state_dir or execution.resume else 1
+    wanted = FLEET if execution.runner == "beam" else max(own.workers, few)
     cut = shards.cut(engine.files, engine.records.mean_bytes, wanted)
     part.shards = len(cut)
 

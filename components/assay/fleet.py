@@ -11,9 +11,10 @@ import contextlib
 import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import apache_beam as beam
-from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 
 from assay import storage
 from assay.engine import Engine
@@ -21,7 +22,8 @@ from assay.eval_config import read, to_spec
 from assay.identity import version
 from assay.ledger import Ledger, at, identity_at
 from assay.question import ask
-from assay.spec import DataError, Request
+from assay.request import Request
+from assay.spec import DataError
 from assay.state import State, from_bytes, merge, to_bytes
 
 MERGED = "merged"
@@ -120,16 +122,18 @@ def run(ledger: Ledger, request: Request, engine: Engine, options: Sequence[str]
     text = request.to_json()
     known = ledger.failures()
     with _shared(text, engine):
+        pipeline = _pipeline(options)
+        # One chain: some runners (Dask) run only what was added last.
+        (
+            pipeline
+            | "Shards" >> beam.Create(range(len(ledger.shards)))
+            | "Spread" >> beam.Reshuffle()
+            | "Evaluate" >> beam.ParDo(EvaluateShard(text, ledger.folder)).with_output_types(State)
+            | "Merge" >> beam.CombineGlobally(MergeStates()).without_defaults()
+            | "Write" >> beam.Map(_write, path)
+        )
         try:
-            with beam.Pipeline(options=PipelineOptions(list(options))) as pipeline:
-                (
-                    pipeline
-                    | "Shards" >> beam.Create(range(len(ledger.shards)))
-                    | "Spread" >> beam.Reshuffle()
-                    | "Evaluate" >> beam.ParDo(EvaluateShard(text, ledger.folder)).with_output_types(State)
-                    | "Merge" >> beam.CombineGlobally(MergeStates()).without_defaults()
-                    | "Write" >> beam.Map(_write, path)
-                )
+            _wait(pipeline.run())
         except Exception as error:
             for name in sorted(ledger.failures() - known):
                 raise DataError(ledger.failure(name)) from error
@@ -141,6 +145,27 @@ def run(ledger: Ledger, request: Request, engine: Engine, options: Sequence[str]
         )
     storage.remove(path)
     return from_bytes(merged)
+
+
+def _pipeline(options: Sequence[str]) -> beam.Pipeline:
+    """An empty pipeline; the runner is named beside the options, which Dask's hands on to its client."""
+    parsed = PipelineOptions(list(options))
+    standard = parsed.view_as(StandardOptions)
+    runner, standard.runner = standard.runner, None
+    return beam.Pipeline(runner=runner, options=parsed)
+
+
+def _wait(result: Any) -> None:
+    """Waits for the end of a pipeline, and raises what it raised."""
+    if not (hasattr(result, "client") and hasattr(result, "futures")):
+        result.wait_until_finish()
+        return
+    # Dask: Beam 2.61's own wait calls its client without an argument that it has to have, and a client
+    # that stays open keeps the results of this pipeline for the next one that looks the same.
+    try:
+        result.client.gather(result.futures)
+    finally:
+        result.client.close()
 
 
 def _write(state: State, path: str) -> None:

@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from assay.request import Policy
 from assay.spec import (
     OVERALL,
     ChangeThreshold,
     CrossSlicingSpec,
     Direction,
     MetricKey,
-    Policy,
     SliceKey,
     SlicingSpec,
     Threshold,

@@ -16,7 +16,7 @@ from google.protobuf import json_format
 from assay import __version__
 from assay.examples import File
 from assay.model import resolve
-from assay.spec import Request
+from assay.request import Request
 
 
 def identity(request: Request, config: Any, files: Sequence[File], stale: str, device: str) -> dict[str, str]:

@@ -20,8 +20,9 @@ from assay.accumulate import FAR, Accumulator, arrays, dense
 from assay.faults import FAULTS, MODELS, Fault, bit
 from assay.inputs import FILE_SHIFT, Batch, Pipeline
 from assay.model import Model
+from assay.request import Execution
 from assay.shards import Range
-from assay.spec import DataError, Execution, ModelSpec, RequestError
+from assay.spec import DataError, ModelSpec, RequestError
 from assay.state import Layout, State
 from assay.step import Contribution
 

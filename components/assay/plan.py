@@ -16,7 +16,8 @@ import tensorflow as tf
 from assay import slicing
 from assay.examples import FeatureType, Records
 from assay.model import Model
-from assay.spec import Policy, RequestError, SlicingSpec, unknown
+from assay.request import Policy
+from assay.spec import RequestError, SlicingSpec, unknown
 from assay.transform import Transform
 
 log = logging.getLogger("assay")

@@ -16,6 +16,7 @@ SHARDS_PER_WORKER = 4  # so that one slow worker does not hold up the others
 GRAIN = 1 << 28  # bytes of records behind which a killed run should not have to go back
 MOST_PIECES = 4  # a reader of gzip's last piece unpacks all pieces
 TO_THE_END = -1
+UNPACKS_TO_4_GB = 1 << 28  # the size of a gzip file that may hold so much
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,13 @@ def _piece(file: int, records: float, piece: int, pieces: int) -> Range | None:
 
 
 def records_bytes(file: File) -> int:
-    """Returns the bytes of a file's records; of gzip about, since its trailer has them modulo 2**32."""
+    """Returns the bytes of a file's records; of gzip a guess, since its trailer has them modulo 2**32.
+
+    Of joined gzip files the trailer is the last one's.
+    """
     if not file.compression:
         return file.size
     size = unpacked_size(file)
-    return size if size >= file.size else size + (math.ceil((file.size - size) / 2**32) << 32)
+    if file.size < UNPACKS_TO_4_GB or size >= file.size:
+        return max(size, file.size)
+    return size + (math.ceil((file.size - size) / 2**32) << 32)

@@ -88,9 +88,7 @@ def _line(console: Console, line: str, style: str = "") -> None:
 
 def _verdict(record: Record, console: Console) -> None:
     verdict, examples = record["verdict"], record["examples"]
-    _line(
-        console, *(("BLESSED", "bold green") if verdict["blessed"] else ("NOT BLESSED", "bold red"))
-    )
+    _line(console, *(("BLESSED", "bold green") if verdict["blessed"] else ("NOT BLESSED", "bold red")))
     failed = sum(not f["ok"] for f in verdict["findings"])
     _line(
         console,
@@ -117,14 +115,10 @@ def _failed(findings: list[Record], console: Console) -> None:
     failed = [f for f in findings if not f["ok"]]
     if not failed:
         return
-    table = _table(
-        console, "Failed checks", "metric", "slice", "observed", "asked", "baseline", "reason"
-    )
+    table = _table(console, "Failed checks", "metric", "slice", "observed", "asked", "baseline", "reason")
     for f in failed[:FINDINGS]:
         observed = "undefined" if f["observed"] is None else number(f["observed"])
-        _row(
-            table, f["metric"], f["place"], observed, f["bound"], number(f["baseline"]), f["reason"]
-        )
+        _row(table, f["metric"], f["place"], observed, f["bound"], number(f["baseline"]), f["reason"])
     console.print(table)
     if len(failed) > FINDINGS:
         _line(console, f"and {count(len(failed) - FINDINGS, 'more failed check')}, in report.json")
@@ -133,14 +127,8 @@ def _failed(findings: list[Record], console: Console) -> None:
 def _metrics(record: Record, other: Record | None, console: Console) -> None:
     slices = record["slices"]
     values = [m for s in slices for m in s["metrics"].values()]
-    roles = [
-        r
-        for r in ("candidate", "baseline", "diff")
-        if r == "candidate" or any(r in m for m in values)
-    ]
-    names = [("change" if r == "diff" else r) for r in roles] + (
-        ["other", "difference"] if other else []
-    )
+    roles = [r for r in ("candidate", "baseline", "diff") if r == "candidate" or any(r in m for m in values)]
+    names = [("change" if r == "diff" else r) for r in roles] + (["other", "difference"] if other else [])
     # In a terminal's few columns a slice is a line of its own; in a pipe every line stands alone.
     narrow = console.is_terminal
     table = _table(
@@ -202,9 +190,7 @@ def _table(console: Console, title: str, *names: str) -> Table:
     texts = {"metric", "slice", "asked", "reason"}
     for name in names:
         is_text = name in texts
-        table.add_column(
-            name, justify="left" if is_text else "right", overflow="fold", no_wrap=not is_text
-        )
+        table.add_column(name, justify="left" if is_text else "right", overflow="fold", no_wrap=not is_text)
     return table
 
 

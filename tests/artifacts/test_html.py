@@ -10,15 +10,8 @@ from assay import gate
 from assay.artifacts import html
 from assay.finalize import with_diffs
 from assay.report import Report
-from assay.spec import (
-    ChangeThreshold,
-    Direction,
-    MetricKey,
-    Policy,
-    SlicingSpec,
-    Threshold,
-    ValueThreshold,
-)
+from assay.request import Policy
+from assay.spec import ChangeThreshold, Direction, MetricKey, SlicingSpec, Threshold, ValueThreshold
 from assay.values import CrossSliceValues, SliceValues, Undefined
 
 EVIL = '<script>alert("x")</script>'

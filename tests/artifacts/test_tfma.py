@@ -17,12 +17,12 @@ from assay.artifacts import tfma as ours
 from assay.finalize import cross_values, with_diffs
 from assay.protos import config_pb2, metrics_for_slice_pb2, validation_result_pb2
 from assay.report import Report
+from assay.request import Policy
 from assay.spec import (
     ChangeThreshold,
     CrossSlicingSpec,
     Direction,
     MetricKey,
-    Policy,
     SlicingSpec,
     Threshold,
     ValueThreshold,

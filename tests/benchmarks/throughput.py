@@ -23,7 +23,7 @@ from assay import examples, inputs, loop, model
 from assay.eval_config import read, to_spec
 from assay.plan import plan as make_plan
 from assay.question import ask
-from assay.spec import Execution, Policy
+from assay.request import Execution, Policy
 from assay.state import COUNT, Column
 from assay.step import Sum, layout
 

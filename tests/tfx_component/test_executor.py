@@ -17,7 +17,8 @@ from tfx.dsl.components.base import base_beam_executor
 from tfx.proto import example_gen_pb2
 from tfx.types import standard_artifacts
 
-from assay.spec import Execution, Policy, Request, RequestError
+from assay.request import Execution, Policy, Request
+from assay.spec import RequestError
 from assay.tfx import executor
 from assay.tfx.artifacts import HTML
 
@@ -217,7 +218,7 @@ def test_beam_options_cost_nothing(monkeypatch):
 
 PARENT = """
 import signal, sys, types
-from assay.spec import Request
+from assay.request import Request
 
 # A shell that starts a job in the background has it ignore Ctrl-C, and so would this process.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -17,7 +17,8 @@ from assay.artifacts import blessing, html, tfma
 from assay.examples import reason
 from assay.gate import Verdict
 from assay.report import Report, to_json
-from assay.spec import Request, RequestError
+from assay.request import Request
+from assay.spec import RequestError
 from assay.storage import write_whole
 
 EVALUATION = re.compile(

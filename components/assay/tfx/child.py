@@ -19,7 +19,8 @@ from pathlib import Path
 
 from absl import logging
 
-from assay.spec import Request, RequestError
+from assay.request import Request
+from assay.spec import RequestError
 
 ENTRY = (sys.executable, "-m", "assay", "evaluate")
 ERROR = "assay: error: "

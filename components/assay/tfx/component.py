@@ -12,7 +12,8 @@ from tfx.orchestration import data_types
 from tfx.types import component_spec, standard_artifacts, standard_component_specs
 from tfx.utils import json_utils
 
-from assay.spec import Execution, Policy, RequestError, options
+from assay.request import Execution, Policy, options
+from assay.spec import RequestError
 from assay.tfx.artifacts import HTML
 from assay.tfx.executor import Executor
 
@@ -81,8 +82,8 @@ class DistributedEvaluator(base_beam_component.BaseBeamComponent):
           eval_config: tfma.EvalConfig, its JSON text, or a RuntimeParameter or placeholder of that.
           schema: the schema of the examples.
           transform_graph: Transform's output, for models and labels that need transformed features.
-          execution: options of `assay.spec.Execution`: strategy, batch_size, logical_devices, …
-          policy: options of `assay.spec.Policy`: first_model, stale_baseline, slice_features.
+          execution: options of `assay.request.Execution`: strategy, batch_size, state_dir, runner, …
+          policy: options of `assay.request.Policy`: first_model, stale_baseline, slice_features.
 
         Raises:
           RequestError: an argument is missing, unsupported, unknown or out of range.

@@ -17,7 +17,8 @@ from tfx.dsl.io import fileio
 from tfx.types import artifact_utils
 
 from assay.artifacts import blessing
-from assay.spec import Execution, Policy, Request, RequestError, options
+from assay.request import Execution, Policy, Request, options
+from assay.spec import RequestError
 from assay.tfx import child
 
 Artifacts = Mapping[str, Sequence[types.Artifact]]
@@ -83,15 +84,14 @@ def translate(
 ) -> Request:
     """Returns the request that the artifacts and execution properties stand for.
 
-    beam_options: of the pipeline, for the runner `beam` where the execution names none. What an earlier
-    try left in the state folder is continued.
+    beam_options: of the pipeline, for the runner `beam` where the execution names none.
 
     Raises:
       RequestError: an input is missing, is there twice, or is of a format that is not supported.
     """
     for artifact in inputs.get("examples", ()):
         _check_format(artifact)
-    execution = {"resume": True, **json.loads(exec_properties.get("execution") or "{}")}
+    execution = json.loads(exec_properties.get("execution") or "{}")
     if execution.get("runner") == "beam":
         execution.setdefault("beam_options", list(beam_options))
     return Request(
