@@ -97,9 +97,7 @@ def test_finished_shards_are_not_read_again(given, whole, tmp_path, driver):
     assert len(left) == FILES // 2
     kept = spoil(given, range(2, FILES, 2))  # the files of the States that are left, but the first
     try:
-        outcome = evaluate(
-            given, tmp_path / "again", state_dir=str(tmp_path / "state"), **DRIVERS[driver]
-        )
+        outcome = evaluate(given, tmp_path / "again", state_dir=str(tmp_path / "state"), **DRIVERS[driver])
     finally:
         for path, content in kept.items():
             times = path.stat()
@@ -114,7 +112,7 @@ def test_a_spoilt_file_cannot_be_read(given, tmp_path):
     # Without this the test above could pass by reading everything again.
     kept = spoil(given, range(2, 3))
     try:
-        with pytest.raises(Exception, match="2.gz"):
+        with pytest.raises(Exception, match=r"2\.gz"):
             evaluate(given, tmp_path / "output", state_dir=str(tmp_path / "state"))
     finally:
         for path, content in kept.items():

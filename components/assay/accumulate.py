@@ -14,13 +14,14 @@ import tensorflow as tf
 
 from assay.faults import BITS
 from assay.inputs import Batch, file_of
+from assay.request import TPU_ROWS
 from assay.state import Layout
 from assay.step import Contribution
 
 FAR = (1 << 63) - 1
 FEW_BINS = 4
 PIECE = 8  # bits of a limb that are summed at a time in 32-bit numbers
-DENSE_ROWS = 1 << 16  # so many rows of such pieces stay below 2**24, where even float32 is exact
+DENSE_ROWS = TPU_ROWS  # so many rows of such pieces stay below 2**24, where even float32 is exact
 
 
 class Accumulator:

@@ -17,6 +17,7 @@ from assay.spec import RequestError, unknown
 
 STRATEGIES = ("auto", "one_device", "mirrored", "multi_worker", "tpu")
 RUNNERS = ("loop", "beam")
+TPU_ROWS = 1 << 16  # so many rows of eight bits are summed exactly in 24
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,10 @@ class Execution:
     def __post_init__(self) -> None:
         if self.strategy not in STRATEGIES:
             raise unknown("strategy", self.strategy, STRATEGIES)
+        for name, low in (("logical_devices", 0), ("batch_size", 1), ("steps_per_call", 1)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < low:
+                raise RequestError(f"{name} is {value!r}; a whole number of at least {low} is needed")
         if self.runner not in RUNNERS:
             raise unknown("runner", self.runner, RUNNERS)
         if isinstance(self.beam_options, str) or not all(isinstance(o, str) for o in self.beam_options):
@@ -51,12 +56,11 @@ class Execution:
         object.__setattr__(self, "beam_options", tuple(self.beam_options))
         if self.beam_options and self.runner != "beam":
             raise RequestError("beam_options are of no use to the loop; set runner to beam")
-        if isinstance(self.lease_seconds, bool) or not 0 < self.lease_seconds < math.inf:
-            raise RequestError(f"lease_seconds is {self.lease_seconds!r}; a number above 0 is needed")
-        for name, low in (("logical_devices", 0), ("batch_size", 1), ("steps_per_call", 1)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < low:
-                raise RequestError(f"{name} is {value!r}; a whole number of at least {low} is needed")
+        if self.strategy == "tpu" and self.batch_size > TPU_ROWS:
+            raise RequestError(f"batch_size is {self.batch_size}; strategy tpu takes at most {TPU_ROWS}")
+        seconds = self.lease_seconds
+        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < math.inf:
+            raise RequestError(f"lease_seconds is {seconds!r}; a number above 0 is needed")
 
 
 FIRST_MODEL = ("refuse", "bless")
