@@ -1,6 +1,6 @@
 python := .venv/bin/python
 
-.PHONY: setup demo test lint bench clean
+.PHONY: setup demo test lint bench mutants accelerator clean
 
 setup:
 	@requirements/setup
@@ -18,6 +18,15 @@ lint: setup
 
 bench: setup
 	@$(python) tests/benchmarks/throughput.py
+	@$(python) tests/benchmarks/workers.py
+
+# What needs a GPU.
+accelerator: setup
+	@PYTHONPATH=components:tests $(python) tests/accelerator/check.py
+
+# Faults put in on purpose: each has to fail three tests at least.
+mutants: setup
+	@$(python) tests/mutants.py
 
 clean:
 	rm -rf .venv .venv-tools build dist components/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

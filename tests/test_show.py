@@ -20,9 +20,7 @@ from assay.values import SliceValues, Undefined
 AUC, PRECISION = MetricKey("auc", "candidate"), MetricKey("precision", "candidate")
 
 
-def folder(
-    path: Path, auc: float = 0.65, fingerprint: str = "aa", slices: int = 1, **verdict
-) -> str:
+def folder(path: Path, auc: float = 0.65, fingerprint: str = "aa", slices: int = 1, **verdict) -> str:
     found = []
     for number in range(slices):
         key = () if number == 0 else (("pay", f"[red]{number}".encode()),)
@@ -85,9 +83,7 @@ def test_compare(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_slice_values_are_no_markup_and_many_slices_are_counted(
-    tmp_path: Path, terminal: bool
-) -> None:
+def test_slice_values_are_no_markup_and_many_slices_are_counted(tmp_path: Path, terminal: bool) -> None:
     lines = shown(folder(tmp_path, slices=70), terminal=terminal, width=100)
     assert any("pay=[red]3" in line for line in lines)
     assert "and 20 more slices, in report.json" in lines
@@ -100,9 +96,7 @@ def test_a_terminal_of_80_columns_cuts_no_number(tmp_path: Path) -> None:
 
 def test_a_pipe_gets_plain_lines(tmp_path: Path) -> None:
     code = f"from assay.show import show; show({folder(tmp_path, slices=3)!r})"
-    out = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert "\x1b" not in out and "─" not in out
     assert "pay=[red]2 1,234 auc" in " ".join(out.split())
 

@@ -275,7 +275,10 @@ def _replica() -> int:
 
     On a TPU all replicas run one program, with one model: 0.
     """
-    number = tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group)
+    context = tf.distribute.get_replica_context()
+    if context is None:
+        raise RuntimeError("sums are added up in replica context: call the step inside strategy.run")
+    number = tf.get_static_value(context.replica_id_in_sync_group)
     return 0 if number is None else int(number)
 
 

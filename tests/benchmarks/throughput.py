@@ -24,8 +24,9 @@ from assay.eval_config import read, to_spec
 from assay.plan import plan as make_plan
 from assay.question import ask
 from assay.request import Execution, Policy
+from assay.shards import Range
 from assay.state import COUNT, Column
-from assay.step import Sum, layout
+from assay.step import Sum, contributions, layout
 
 STEPS = 32
 
@@ -94,17 +95,13 @@ def assay(files: list[str], folder: str, batch: int, replicas: int, *, exact: bo
         sums = [Plain(s.statistics, s.model, s.weighted) for s in sums]
     pipeline = inputs.pipeline(found, plan, spec.slices, batch_size=batch, replicas=replicas)
     marks: list[tuple[int, float]] = []
-    loop.run(
-        pipeline,
-        models,
-        plan.feeds,
-        sums,
-        question.weighted,
-        layout(sums, question.weighted),
-        strategy,
-        execution,
-        lambda rows, seconds: marks.append((rows, seconds)),
-    )
+
+    def step(batch: inputs.Batch, replica: int) -> loop.Contributions:
+        return contributions(batch, models, plan.feeds, sums, question.weighted, replica)
+
+    fold = loop.build(pipeline, models, step, layout(sums, question.weighted), strategy, STEPS)
+    whole = [Range(number) for number in range(len(found))]
+    fold(whole, lambda rows, seconds: marks.append((rows, seconds)))
     (first_rows, first), (rows, seconds) = marks[0], marks[-1]
     return (rows - first_rows) / (seconds - first)
 
