@@ -67,15 +67,20 @@ def parser() -> argparse.ArgumentParser:
     return root
 
 
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Returns the arguments; what follows `--` are `beam_options`, as they come."""
+    cut = list(argv).index("--") if "--" in argv else len(argv)
+    arguments = parser().parse_args(argv[:cut])
+    arguments.beam_options = argv[cut + 1 :]
+    return arguments
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code; errors are one line on stderr."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(name)s: %(message)s")
     logging.getLogger("assay").setLevel(logging.INFO)
-    given = list(sys.argv[1:] if argv is None else argv)
-    cut = given.index("--") if "--" in given else len(given)
-    arguments = parser().parse_args(given[:cut])
-    arguments.beam_options = given[cut + 1 :]
+    arguments = parse(sys.argv[1:] if argv is None else argv)
     try:
         return _show(arguments) if arguments.command == "show" else _evaluate(arguments)
     except RequestError as error:

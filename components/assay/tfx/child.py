@@ -1,7 +1,8 @@
 """Runs one request in a fresh process, as the command line would.
 
 In the process that runs a TFX pipeline, TensorFlow is already initialised: its devices can no
-longer be set, and a Trainer may have left a TF_CONFIG behind.
+longer be set, and a Trainer may have left a TF_CONFIG behind. A node is one process: the child is the
+chief, whatever cluster the environment names.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 
 from absl import logging
 
+from assay.cluster import VARIABLES
 from assay.request import Request
 from assay.spec import RequestError
 
@@ -67,7 +69,7 @@ def evaluate(request: Request, entry: Sequence[str] = ENTRY) -> None:
 
 
 def _environment() -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
+    kept = {name: value for name, value in os.environ.items() if name not in VARIABLES}
     # Last, so that it finds this package where it is not installed and shadows nothing else.
     paths = [path for path in (kept.get("PYTHONPATH", ""), ROOT) if path]
     return {**kept, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
