@@ -96,8 +96,9 @@ def test_both_kinds_of_keras_are_evaluated_by_several_workers(tmp_path, kind):
 
 def test_adding_up_outside_of_run_is_refused_in_one_line():
     # Case 41: a metric updated in cross-replica context raised something that nobody could read.
-    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope(), pytest.raises(
-        RuntimeError, match=r"^sums are added up in replica context: call the step inside"
+    with (
+        tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope(),
+        pytest.raises(RuntimeError, match=r"^sums are added up in replica context: call the step inside"),
     ):
         loop._replica()
 

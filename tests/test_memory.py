@@ -131,3 +131,15 @@ def test_the_batch_size_asked_for_is_the_one_that_every_step_has(given, tmp_path
     assert max(sizes) == 100 and sum(sizes) == SIZE
     assert outcome.report.execution["batch_size"] == 100
     assert np.ceil(SIZE / 100) <= len(sizes)
+
+
+@pytest.mark.parametrize("runner", ["loop", "beam"])
+def test_a_helpers_halved_batch_is_in_the_chiefs_report(given, tmp_path, tight, monkeypatch, runner):
+    # What another process went through is left for the report in the state folder.
+    tight(most=128)
+    told = "out of memory: the per-replica batch was halved to 128"
+    first = evaluate(given, tmp_path / "first", 256, state_dir=str(tmp_path / "state"), runner=runner)
+    assert told in first.report.notes
+    again = evaluate(given, tmp_path / "again", 256, state_dir=str(tmp_path / "state"))
+    assert again.report.execution["shards_found"] == again.report.execution["shards"]
+    assert again.report.notes.count(told) == 1

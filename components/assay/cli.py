@@ -110,13 +110,15 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     if outcome is None:
         return OK  # the chief says what came of it
     verdict = outcome.verdict
-    log = logging.getLogger("assay")
+    log, execution = logging.getLogger("assay"), outcome.report.execution
     log.info(
-        "%s, %s, %s rows/s on %s",
+        "%s, %s%s",
         count(outcome.report.rows, "row"),
         count(len(outcome.report.slices), "slice"),
-        f"{outcome.report.execution['rows_per_second']:,.0f}",
-        count(outcome.report.execution["replicas"], "replica"),
+        # A process that found every shard finished has no speed.
+        f", {execution['rows_per_second']:,.0f} rows/s on {count(execution['replicas'], 'replica')}"
+        if execution["rows_per_second"]
+        else "",
     )
     for note in verdict.notes:
         log.info("note: %s", note)

@@ -11,6 +11,7 @@ import logging
 import os
 import platform
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +23,7 @@ from assay.question import ask
 from assay.quiet import stderr_unless_it_fails
 from assay.report import Report
 from assay.request import Request
-from assay.spec import CANDIDATE, EvaluationSpec, RequestError, SlicingSpec
+from assay.spec import CANDIDATE, EvaluationSpec, RequestError, SlicingSpec, unique
 from assay.state import State, merge, prove
 from assay.text import count
 
@@ -62,7 +63,8 @@ class Part:
     """This process's part in the evaluation, as it goes on.
 
     writes: whether what lies in the output is its own; shards: how many there are, found: how many of
-    them were finished already; seconds and rows: of those that this process evaluated.
+    them were finished already; seconds and rows: of those that this process evaluated; notes: what the
+    report says of how it went.
     """
 
     writes: bool = True
@@ -70,6 +72,7 @@ class Part:
     found: int = 0
     seconds: float = 0.0
     rows: int = 0
+    notes: Sequence[str] = ()
 
     def add(self, seconds: float, state: State) -> None:
         """Adds what this process evaluated in so many seconds."""
@@ -87,7 +90,7 @@ def _run(request: Request, part: Part, progress: bool) -> Outcome | None:
             "set one, or leave the strategy at auto and give every process the same state_dir"
         )
     state_dir = request.state_dir
-    if own.workers > 1 and not state_dir:
+    if not state_dir and (own.workers > 1 or execution.runner == "beam"):
         raise RequestError("several workers need a folder in common: set state_dir, or an output")
     config = read(request.eval_config)
     normal = normalise(config, has_baseline=bool(request.baseline))
@@ -97,7 +100,7 @@ def _run(request: Request, part: Part, progress: bool) -> Outcome | None:
     # TensorFlow from here on; what is above refuses a wrong config in milliseconds.
     import tensorflow as tf
 
-    from assay import ledger, shards, storage, workers
+    from assay import ledger, shards, workers
     from assay.artifacts import output
     from assay.engine import Engine
     from assay.examples import reason
@@ -120,7 +123,8 @@ def _run(request: Request, part: Part, progress: bool) -> Outcome | None:
         part.writes = True
         output.clear(request)
 
-    def conclude(state: State) -> Outcome:
+    def conclude(state: State, notes: Sequence[str] = ()) -> Outcome:
+        part.notes = unique([engine.plan.route, *engine.notes, *notes])
         return _conclude(request, spec, engine, state, normal, part, time.perf_counter() - started)
 
     with Progress(engine.files, engine.records.mean_bytes, on=progress) as show:
@@ -139,7 +143,7 @@ def _run(request: Request, part: Part, progress: bool) -> Outcome | None:
                 total = merge(total, evaluate(shard))
             return conclude(total)
         if not is_shared and not execution.resume:
-            storage.remove_folder(state_dir)
+            ledger.clear(state_dir)
         try:
             asked = identity(request, normal, engine.files, engine.stale, engine.device)
             book = ledger.open_ledger(state_dir, asked, cut, execution.lease_seconds)
@@ -149,25 +153,37 @@ def _run(request: Request, part: Part, progress: bool) -> Outcome | None:
         if part.found:
             log.info("%d of %s found finished in %s", part.found, count(part.shards, "shard"), book.folder)
         if execution.runner == "beam":
-            from assay import fleet
+            try:
+                from assay import fleet
+            except ImportError as error:
+                raise RequestError(
+                    f"runner beam needs Apache Beam: pip install 'tfx-assay[beam]' ({error})"
+                ) from error
 
             begin()
             looped = time.perf_counter()
             total = fleet.run(book, request, engine, execution.beam_options)
             part.add(time.perf_counter() - looped, total)
-            outcome: Outcome | None = conclude(total)
+            outcome: Outcome | None = conclude(total, book.notes())
         else:
             part.writes = False
+
+            def evaluate_and_tell(shard: shards.Shard) -> State:
+                state = evaluate(shard)
+                for text in engine.notes:
+                    book.note(text)
+                return state
+
             outcome = workers.run(
                 book,
-                evaluate,
+                evaluate_and_tell,
                 begin,
-                conclude,
+                lambda state: conclude(state, book.notes()),
                 is_chief=own.is_chief,
                 lease_seconds=execution.lease_seconds,
             )
         if not is_shared:
-            storage.remove_folder(state_dir)
+            ledger.clear(state_dir)
         return outcome
 
 
@@ -245,7 +261,7 @@ def _conclude(
         fingerprint=f"{state.fingerprint_counted:016x}",
         models={m.spec.name or CANDIDATE: {"uri": m.uri, "signature": m.signature} for m in models},
         baseline_name=baseline,
-        notes=[engine.plan.route, *engine.notes],
+        notes=part.notes,
         execution=execution,
     )
     output.write(request, report, verdict, config, {m.spec.name: m.uri for m in models})

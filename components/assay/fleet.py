@@ -8,6 +8,7 @@ and `MergeStates` are for a pipeline of your own.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,7 +24,7 @@ from assay.identity import version
 from assay.ledger import Ledger, at, identity_at
 from assay.question import ask
 from assay.request import Request
-from assay.spec import DataError
+from assay.spec import DataError, RequestError
 from assay.state import State, from_bytes, merge, to_bytes
 
 MERGED = "merged"
@@ -72,7 +73,10 @@ class EvaluateShard(beam.DoFn):
         if state is None:
             try:
                 with _lock:
-                    state = _engine(self._request, self._folder).evaluate(ledger.shards[number])
+                    engine = _engine(self._request, self._folder)
+                    state = engine.evaluate(ledger.shards[number])
+                for text in engine.notes:
+                    ledger.note(text)
             except DataError as error:
                 ledger.fail(str(error))
                 raise
@@ -114,12 +118,22 @@ def run(ledger: Ledger, request: Request, engine: Engine, options: Sequence[str]
     engine: this process's, used where Beam works in this process.
 
     Raises:
+      RequestError: there is no such runner, or an option has no value.
       DataError: a worker found that the rows cannot be evaluated.
       Exception: whatever the runner raises.
     """
+    # Workers may stand in another folder.
+    ledger = Ledger(_absolute(ledger.folder), ledger.shards)
     path = os.path.join(ledger.folder, MERGED)
     storage.remove(path)
-    text = request.to_json()
+    text = dataclasses.replace(
+        request,
+        examples=tuple(map(_absolute, request.examples)),
+        model=_absolute(request.model),
+        baseline=_absolute(request.baseline),
+        transform_graph=_absolute(request.transform_graph),
+        schema=_absolute(request.schema),
+    ).to_json()
     known = ledger.failures()
     with _shared(text, engine):
         pipeline = _pipeline(options)
@@ -134,6 +148,8 @@ def run(ledger: Ledger, request: Request, engine: Engine, options: Sequence[str]
         )
         try:
             _wait(pipeline.run())
+        except SystemExit as error:
+            raise _refusal(options, "one has a value that it cannot have") from error
         except Exception as error:
             for name in sorted(ledger.failures() - known):
                 raise DataError(ledger.failure(name)) from error
@@ -147,12 +163,26 @@ def run(ledger: Ledger, request: Request, engine: Engine, options: Sequence[str]
     return from_bytes(merged)
 
 
+def _absolute(path: str) -> str:
+    return path if not path or "://" in path else os.path.abspath(path)
+
+
 def _pipeline(options: Sequence[str]) -> beam.Pipeline:
     """An empty pipeline; the runner is named beside the options, which Dask's hands on to its client."""
-    parsed = PipelineOptions(list(options))
-    standard = parsed.view_as(StandardOptions)
-    runner, standard.runner = standard.runner, None
-    return beam.Pipeline(runner=runner, options=parsed)
+    try:
+        parsed = PipelineOptions(list(options))
+        standard = parsed.view_as(StandardOptions)
+        runner, standard.runner = standard.runner, None
+        return beam.Pipeline(runner=runner, options=parsed)
+    except ValueError as error:
+        raise _refusal(options, error) from error
+    except SystemExit as error:
+        raise _refusal(options, "one has a value that it cannot have") from error
+
+
+def _refusal(options: Sequence[str], why: object) -> RequestError:
+    """Beam's argument parser ends the process; it has told why on stderr, and may do so late."""
+    return RequestError(f"Beam does not take the options {' '.join(options)}: {why}")
 
 
 def _wait(result: Any) -> None:

@@ -9,6 +9,7 @@ stores, a suspended process), both make the same shard's State, and it is still 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
 import threading
@@ -19,6 +20,9 @@ from types import TracebackType
 
 from assay import storage
 
+log = logging.getLogger("assay")
+
+LEASE = ".lease-"  # in the name of a lease's file, before the number of its term
 BEATS = 5  # renewals in the time after which a lease may be taken over
 
 
@@ -76,7 +80,7 @@ class Leases:
                     storage.remove(self._path(name, term))
 
     def _path(self, name: str, term: int) -> str:
-        return os.path.join(self._folder, f"{name}.lease-{term}")
+        return os.path.join(self._folder, f"{name}{LEASE}{term}")
 
     def _text(self) -> bytes:
         self._beat += 1
@@ -84,10 +88,13 @@ class Leases:
 
     def _renew(self) -> None:
         while not self._stop.wait(self._seconds / BEATS):
-            with self._lock:
-                for name, term in self._held.items():
-                    if term == max(_terms(self._folder, name), default=0):
-                        storage.write_whole(self._path(name, term), self._text())
+            try:
+                with self._lock:
+                    for name, term in self._held.items():
+                        if term == max(_terms(self._folder, name), default=0):
+                            storage.write_whole(self._path(name, term), self._text())
+            except Exception as error:  # storage that fails now may not fail in a second
+                log.warning("a lease in %s could not be renewed: %s", self._folder, error)
 
     def _is_dead(self, path: str) -> bool:
         text = storage.read(path)
@@ -102,7 +109,7 @@ class Leases:
 
 
 def _terms(folder: str, name: str) -> list[int]:
-    start = f"{name}.lease-"
+    start = f"{name}{LEASE}"
     return [int(found[len(start) :]) for found in storage.names(folder) if found.startswith(start)]
 
 

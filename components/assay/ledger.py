@@ -4,6 +4,7 @@
                        00007.state      a finished shard
                        00007.lease-1    who works on it (`leases`)
                        failed-…         why a worker gave up for all
+                       note-…           what the report should say of a worker
                        done             the artifacts are written
 
 A shard has one file, whoever made it and however often: it cannot be counted twice. Host.
@@ -21,13 +22,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from assay import storage
+from assay.leases import LEASE
 from assay.shards import Range, Shard
 from assay.spec import DataError
 from assay.state import State, from_bytes, to_bytes
 
 log = logging.getLogger("assay")
 
-LIST, DONE, STATE, FAILED = "shards.json", "done", ".state", "failed-"
+LIST, DONE, STATE, FAILED, NOTE = "shards.json", "done", ".state", "failed-", "note-"
 SLACK = 60.0  # seconds that clocks of several machines may be apart
 WAIT = 10.0  # seconds in which whoever creates a small file has written it
 
@@ -72,6 +74,16 @@ class Ledger:
         """Returns the message of a failure."""
         return (storage.read(os.path.join(self.folder, name)) or b"").decode()
 
+    def note(self, text: str) -> None:
+        """Leaves a note for the report; the same one twice is one."""
+        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+        storage.write_whole(os.path.join(self.folder, NOTE + digest), text)
+
+    def notes(self) -> list[str]:
+        """Returns the notes of all processes, sorted."""
+        found = [name for name in storage.names(self.folder) if name.startswith(NOTE)]
+        return sorted((storage.read(os.path.join(self.folder, n)) or b"").decode() for n in found)
+
     @property
     def done(self) -> str:
         """The path of the file that tells that the artifacts are written."""
@@ -104,6 +116,15 @@ def open_ledger(
     path = os.path.join(folder, LIST)
     storage.create(path, _list(identity, shards))
     return Ledger(folder, _read(path)[1])
+
+
+def clear(state_dir: str) -> None:
+    """Removes every ledger in a state folder, and the folder if nothing else is in it."""
+    for name in storage.names(state_dir):
+        if storage.read(os.path.join(state_dir, name, LIST)) is not None:
+            storage.remove_folder(os.path.join(state_dir, name))
+    if not storage.names(state_dir):
+        storage.remove_folder(state_dir)
 
 
 def at(folder: str) -> Ledger:
@@ -153,13 +174,15 @@ def _void(folder: str, identity: Mapping[str, str], lease_seconds: float) -> Non
     except (json.JSONDecodeError, KeyError, tf.errors.OpError):
         return  # not one of ours
     differ = [name for name in identity if identity[name] != other.get(name)]
+    names = storage.names(folder)
+    alive = [name for name in names if LEASE in name or DONE not in names]
     renewed = 0.0
-    for name in storage.names(folder):
+    for name in alive:
         try:
             renewed = max(renewed, tf.io.gfile.stat(os.path.join(folder, name)).mtime_nsec / 1e9)
         except tf.errors.NotFoundError:
             continue
-    in_use = time.time() - renewed < lease_seconds + SLACK and not storage.read(os.path.join(folder, DONE))
+    in_use = time.time() - renewed < lease_seconds + SLACK
     changed = " and ".join(name + (" has" if len(differ) == 1 else "") for name in differ)
     log.info(
         "the state in %s is void: %s changed; it is %s",

@@ -58,7 +58,7 @@ def read(path: str) -> bytes | None:
     try:
         with tf.io.gfile.GFile(path, "rb") as handle:
             return handle.read()
-    except tf.errors.NotFoundError:
+    except (tf.errors.NotFoundError, tf.errors.FailedPreconditionError):  # the latter of a folder
         return None
 
 
@@ -68,7 +68,7 @@ def names(folder: str) -> list[str]:
 
     try:
         found = tf.io.gfile.listdir(folder)
-    except tf.errors.NotFoundError:
+    except (tf.errors.NotFoundError, tf.errors.FailedPreconditionError):  # the latter of a file
         return []
     return sorted(name.rstrip("/") for name in found if not name.endswith(PART))
 

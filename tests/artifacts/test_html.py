@@ -166,3 +166,17 @@ def test_size_is_bounded_and_what_is_left_out_is_said(slices: int) -> None:
     else:
         assert re.search(r"[\d,]+ of 20,001 slices", text)
         assert re.search(r"The first 500 of [\d,]+ failed checks", text)
+
+
+def test_the_proof_shows_both_sides(tmp_path):
+    proof = {
+        "rows_read": 100,
+        "rows_counted": 100,
+        "fingerprint_read": "00ffee",
+        "fingerprint_counted": "00ffee",
+        "bytes_read": 12345,
+    }
+    rows = Page(page([slice_of((), 100, 0.9, 0.9)], proof=proof)).rows
+    assert ["rows", "100", "100"] in rows
+    assert ["fingerprint", "00ffee", "00ffee"] in rows
+    assert ["bytes of records", "12,345, all that the files hold", ""] in rows

@@ -183,13 +183,35 @@ def test_a_failed_run_raises_and_leaves_nothing(tmp_path, fake, how, kind, messa
     assert not made["blessing"][0].mlmd_artifact.custom_properties
 
 
+PIPELINES = ["--direct_num_workers=2", "--direct_running_mode=multi_processing"]
+
+
+@pytest.mark.parametrize(
+    ("execution", "expected"),
+    [
+        ({"runner": "beam"}, PIPELINES),
+        ({"runner": "beam", "beam_options": ["--runner=DirectRunner"]}, ["--runner=DirectRunner"]),
+        ({}, []),  # the pipeline's are for its other nodes
+    ],
+)
+def test_the_pipelines_beam_options_are_for_the_runner_beam(tmp_path, fake, execution, expected):
+    fake("blessed")
+    context = executor.Executor.Context(beam_pipeline_args=list(PIPELINES), tmp_dir="", unique_id="")
+    properties = {**PROPERTIES, "execution": json.dumps(execution)}
+    executor.Executor(context).Do(inputs(tmp_path), outputs(tmp_path), properties)
+    request = json.loads((tmp_path / "seen.json").read_text())["request"]
+    assert request["execution"]["beam_options"] == expected
+    assert Request.from_json(json.dumps(request)).execution.beam_options == tuple(expected)
+
+
 def test_the_child_sees_a_clean_environment_and_this_package(tmp_path, fake, monkeypatch):
     fake("blessed")
     monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": ["a:1", "b:2"]}}')
+    monkeypatch.setenv("CLUSTER_SPEC", '{"cluster": {"workerpool0": ["a:1"], "workerpool1": ["b:2"]}}')
     monkeypatch.setenv("PYTHONPATH", "/mine")
     executor.Executor().Do(inputs(tmp_path), outputs(tmp_path), PROPERTIES)
     seen = json.loads((tmp_path / "seen.json").read_text())
-    assert "TF_CONFIG" not in seen["environment"]
+    assert not {"TF_CONFIG", "CLUSTER_SPEC"} & set(seen["environment"])  # a node is one process
     paths = seen["environment"]["PYTHONPATH"].split(os.pathsep)
     assert paths[0] == "/mine"
     assert Path(paths[1], "assay", "tfx", "executor.py").is_file()

@@ -137,6 +137,33 @@ def test_the_child_sets_devices_that_the_parent_no_longer_could(tmp_path, exampl
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("runner", ["loop", "beam"])
+def test_a_retry_in_a_new_output_folder_goes_on_from_the_state_folder(
+    tmp_path, examples, models, eval_config, runner
+):
+    given = {
+        "examples": [artifact(standard_artifacts.Examples, examples)],
+        "model": [artifact(standard_artifacts.Model, models["good"], 5)],
+    }
+    execution = {"state_dir": str(tmp_path / "states"), "runner": runner, "batch_size": 16}
+    options = ["--direct_num_workers=2", "--direct_running_mode=multi_processing"]
+    found = []
+    for attempt in ("first", "retry"):
+        context = executor.Executor.Context(beam_pipeline_args=options, tmp_dir="", unique_id="")
+        (tmp_path / attempt).mkdir()
+        made = outputs(tmp_path / attempt)
+        properties = {"eval_config": eval_config, "execution": json.dumps(execution)}
+        executor.Executor(context).Do(given, made, properties)
+        report = json.loads((tmp_path / attempt / "report" / "report.json").read_text())
+        assert report["execution"]["runner"] == runner
+        assert made["blessing"][0].get_int_custom_property("blessed") == 1
+        found.append((report["slices"], report["execution"]["shards_found"]))
+    (first, none), (again, every) = found
+    assert again == first
+    assert (none, every) == (0, report["execution"]["shards"]) and every > 1
+
+
+@pytest.mark.slow
 def test_a_real_mistake_reaches_the_pipeline_author_as_one_message(tmp_path, examples, models, eval_config):
     given = {
         "examples": [artifact(standard_artifacts.Examples, examples)],

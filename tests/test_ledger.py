@@ -1,0 +1,176 @@
+"""The state folder: what is in it, what it leaves alone, and what several processes tell each other."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import made
+import pytest
+
+from assay import ledger, storage
+from assay.leases import Leases
+from assay.request import Execution
+from assay.shards import Range, Shard
+from assay.spec import DataError, RequestError
+
+SHARDS = (Shard((Range(0, 0, 5), Range(1)), 700), Shard((Range(0, 5, -1),), 300))
+
+
+def opened(folder, name="a", lease_seconds=30.0):
+    return ledger.open_ledger(str(folder), {"model": name}, SHARDS, lease_seconds)
+
+
+def test_the_first_process_cuts_and_the_others_find_its_shards(tmp_path):
+    first = opened(tmp_path)
+    other = ledger.open_ledger(str(tmp_path), {"model": "a"}, SHARDS[:1], 30.0)
+    assert other == first == ledger.at(first.folder) and first.shards == SHARDS
+    assert ledger.identity_at(first.folder) == {"model": "a"}
+    record = json.loads((tmp_path / os.path.basename(first.folder) / "shards.json").read_text())
+    assert [s["bytes"] for s in record["shards"]] == [700, 300]
+
+
+def test_a_list_that_stays_half_written_is_told_of(tmp_path, monkeypatch):
+    monkeypatch.setattr(ledger, "WAIT", 0.2)
+    book = opened(tmp_path)
+    path = os.path.join(book.folder, "shards.json")
+    storage.write_whole(path, storage.read(path)[:50])
+    with pytest.raises(DataError, match=r"shards.json cannot be read; remove the folder it lies in"):
+        opened(tmp_path)
+
+
+def test_notes_are_told_once(tmp_path):
+    book = opened(tmp_path)
+    for text in ("b", "a", "b"):
+        book.note(text)
+    assert ledger.at(book.folder).notes() == ["a", "b"]
+
+
+def test_a_failure_reaches_those_who_did_not_know_it(tmp_path):
+    book = opened(tmp_path)
+    known = book.failures()
+    book.fail("record 7 has no label")
+    (new,) = ledger.at(book.folder).failures() - known
+    assert book.failure(new) == "record 7 has no label"
+
+
+def test_clearing_takes_ledgers_and_nothing_else(tmp_path):
+    # `state` in the output may be a folder of the user's own.
+    opened(tmp_path)
+    opened(tmp_path, "b")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("keep")
+    (tmp_path / "file").write_text("keep")
+    ledger.clear(str(tmp_path))
+    assert sorted(os.listdir(tmp_path)) == ["file", "mine"]
+    assert (tmp_path / "mine" / "notes.txt").read_text() == "keep"
+    (tmp_path / "file").unlink()
+    (tmp_path / "mine" / "notes.txt").unlink()
+    (tmp_path / "mine").rmdir()
+    ledger.clear(str(tmp_path))
+    assert not tmp_path.exists()
+    ledger.clear(str(tmp_path))  # nothing there is nothing to do
+
+
+def old(folder):
+    for path in folder.rglob("*"):
+        if path.is_file():
+            os.utime(path, (0, 0))
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_void_state_stays_while_somebody_holds_a_lease(tmp_path, done):
+    other = opened(tmp_path, "b")
+    if done:
+        storage.write_whole(other.done, "done")
+    with Leases(other.folder, 30.0) as leases:
+        assert leases.take("chief")
+        opened(tmp_path)
+        assert len(storage.names(str(tmp_path))) == 2
+        old(tmp_path)
+        opened(tmp_path)
+        assert len(storage.names(str(tmp_path))) == 1
+
+
+def test_void_state_of_a_finished_run_goes_at_once(tmp_path):
+    storage.write_whole(opened(tmp_path, "b").done, "done")
+    opened(tmp_path)
+    assert len(storage.names(str(tmp_path))) == 1
+
+
+@pytest.fixture
+def given(tmp_path):
+    made.examples(tmp_path / "examples", [{"label": i % 2, "score": i / 10} for i in range(10)], files=2)
+    made.model(tmp_path / "model")
+    return tmp_path
+
+
+def evaluate(given, output, **execution):
+    return made.assay.evaluate(
+        examples=str(given / "examples"),
+        model=str(given / "model"),
+        eval_config=made.config("MeanPrediction"),
+        output=str(output) if output else "",
+        execution=Execution(strategy="one_device", **execution),
+    )
+
+
+@pytest.mark.parametrize("place", ["output", "output/state", "examples", "examples/Split-eval"])
+def test_the_state_folder_may_lie_anywhere(given, place):
+    for found in (0, 2):
+        outcome = evaluate(given, given / "output", state_dir=str(given / place))
+        assert made.values(outcome) == {"mean_prediction": pytest.approx(0.45)}
+        assert outcome.report.execution["shards_found"] == found
+        assert outcome.report.rows == 10
+
+
+def test_a_relative_state_folder_is_one_for_beam_too(given, monkeypatch):
+    monkeypatch.chdir(given)
+    outcome = made.assay.evaluate(
+        examples="examples",
+        model="model",
+        eval_config=made.config("MeanPrediction"),
+        output="output",
+        execution=Execution(runner="beam", state_dir="a folder/été [1]*"),
+    )
+    assert made.values(outcome) == {"mean_prediction": pytest.approx(0.45)}
+    assert len(list((given / "a folder" / "été [1]*").iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    "execution,message",
+    [
+        ({"runner": "beam"}, "several workers need a folder in common: set state_dir, or an output"),
+        ({"state_dir": "/proc/none"}, "state_dir: /proc/none cannot be used"),
+        (
+            {"runner": "beam", "state_dir": "/proc/none"},
+            "state_dir: /proc/none cannot be used",
+        ),
+    ],
+)
+def test_without_a_folder_it_is_refused(given, execution, message):
+    with pytest.raises(RequestError, match=message):
+        evaluate(given, "", **execution)
+
+
+def test_a_file_in_the_folders_place_is_refused(given):
+    (given / "file").write_text("")
+    with pytest.raises(RequestError, match=r"state_dir: .*file cannot be used"):
+        evaluate(given, given / "output", state_dir=str(given / "file"))
+
+
+def test_without_an_output_a_state_folder_still_holds_states(given):
+    assert evaluate(given, "", state_dir=str(given / "state")).report.execution["shards_found"] == 0
+    assert evaluate(given, "", state_dir=str(given / "state")).report.execution["shards_found"] == 2
+
+
+@pytest.mark.parametrize(
+    "options,message",
+    [
+        (("--runner=Nonsense",), "Beam does not take the options --runner=Nonsense: "),
+        (("--direct_num_workers=x",), "Beam does not take the options --direct_num_workers=x: one has a value"),
+    ],
+)
+def test_beam_options_that_are_none_are_refused(given, options, message):
+    with pytest.raises(RequestError, match=message):
+        evaluate(given, given / "output", runner="beam", beam_options=options)
