@@ -25,6 +25,7 @@ LAYERS = (
     ("loop", "question"),
     ("engine",),
     ("fleet",),
+    ("spread",),
     ("evaluation",),
     ("api",),
     ("cli", "tfx.artifacts", "tfx.child"),

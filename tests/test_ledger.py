@@ -168,7 +168,7 @@ def test_without_an_output_a_state_folder_still_holds_states(given):
     "options,message",
     [
         (("--runner=Nonsense",), "Beam does not take the options --runner=Nonsense: "),
-        (("--direct_num_workers=x",), "Beam does not take the options --direct_num_workers=x: one has a value"),
+        (("--direct_num_workers=x",), "does not take the options --direct_num_workers=x: one has a value"),
     ],
 )
 def test_beam_options_that_are_none_are_refused(given, options, message):

@@ -1,4 +1,4 @@
-"""Which of several processes this one is, from TF_CONFIG or from Vertex AI's CLUSTER_SPEC.
+"""Which of several processes this one is, from TF_CONFIG or Vertex AI's CLUSTER_SPEC, and what it did.
 
 Runs on the host, before TensorFlow.
 """
@@ -29,6 +29,26 @@ class Task:
     workers: int = 1
     is_chief: bool | None = None
     name: str = ""
+
+
+@dataclass
+class Part:
+    """What this process does in an evaluation, written down as it goes on.
+
+    writes: whether what lies in the output is its own; shards: how many there are, found: how many of
+    them were finished when it came; seconds and rows: of those that it evaluated.
+    """
+
+    writes: bool = True
+    shards: int = 1
+    found: int = 0
+    seconds: float = 0.0
+    rows: int = 0
+
+    def add(self, seconds: float, rows: int) -> None:
+        """Adds what this process evaluated in so many seconds."""
+        self.seconds += seconds
+        self.rows += rows
 
 
 def task(environ: Mapping[str, str]) -> Task:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from assay import __version__, finalize
-from assay.cluster import Task, task
+from assay.cluster import Part, Task, task
 from assay.eval_config import normalise, read, to_spec
 from assay.gate import Evidence, Verdict, judge
 from assay.question import ask
@@ -24,12 +24,9 @@ from assay.quiet import stderr_unless_it_fails
 from assay.report import Report
 from assay.request import Request
 from assay.spec import CANDIDATE, EvaluationSpec, RequestError, SlicingSpec, unique
-from assay.state import State, merge, prove
-from assay.text import count
+from assay.state import State, prove
 
 log = logging.getLogger("assay")
-
-FLEET = 8  # shards that a Beam fleet finds at least, whatever its size
 
 
 @dataclass(frozen=True)
@@ -58,133 +55,49 @@ def run(request: Request, *, progress: bool = False) -> Outcome | None:
         raise
 
 
-@dataclass
-class Part:
-    """This process's part in the evaluation, as it goes on.
-
-    writes: whether what lies in the output is its own; shards: how many there are, found: how many of
-    them were finished already; seconds and rows: of those that this process evaluated; notes: what the
-    report says of how it went.
-    """
-
-    writes: bool = True
-    shards: int = 1
-    found: int = 0
-    seconds: float = 0.0
-    rows: int = 0
-    notes: Sequence[str] = ()
-
-    def add(self, seconds: float, state: State) -> None:
-        """Adds what this process evaluated in so many seconds."""
-        self.seconds += seconds
-        self.rows += sum(state.rows_counted.values())
-
-
 def _run(request: Request, part: Part, progress: bool) -> Outcome | None:
-    execution = request.execution
-    own = task(os.environ) if execution.runner == "loop" else Task()
+    own = _task(request)
     part.writes = own.is_chief is not False
-    if execution.strategy == "multi_worker" and own.is_chief is None:
-        raise RequestError(
-            "strategy multi_worker: neither TF_CONFIG nor CLUSTER_SPEC names a cluster of several processes; "
-            "set one, or leave the strategy at auto and give every process the same state_dir"
-        )
-    state_dir = request.state_dir
-    if not state_dir and (own.workers > 1 or execution.runner == "beam"):
-        raise RequestError("several workers need a folder in common: set state_dir, or an output")
     config = read(request.eval_config)
     normal = normalise(config, has_baseline=bool(request.baseline))
     spec = to_spec(config, has_baseline=bool(request.baseline))
     question = ask(spec, spec.models)
 
     # TensorFlow from here on; what is above refuses a wrong config in milliseconds.
-    import tensorflow as tf
-
-    from assay import ledger, shards, workers
     from assay.artifacts import output
     from assay.engine import Engine
-    from assay.examples import reason
-    from assay.identity import identity
     from assay.progress import Progress
+    from assay.spread import spread
 
     started = time.perf_counter()
-    is_shared = bool(execution.state_dir) or own.is_chief is not None
     if part.writes:
         output.prepare(request)
     engine = Engine(request, spec, question)
     log.info("%s", engine.plan.route)
-    # How many will come to a folder in common, nobody says.
-    few = 2 if execution.state_dir or execution.resume else 1
-    wanted = FLEET if execution.runner == "beam" else max(own.workers, few)
-    cut = shards.cut(engine.files, engine.records.mean_bytes, wanted)
-    part.shards = len(cut)
 
     def begin() -> None:
         part.writes = True
         output.clear(request)
 
-    def conclude(state: State, notes: Sequence[str] = ()) -> Outcome:
-        part.notes = unique([engine.plan.route, *engine.notes, *notes])
-        return _conclude(request, spec, engine, state, normal, part, time.perf_counter() - started)
+    def conclude(state: State, notes: Sequence[str]) -> Outcome:
+        told = unique([engine.plan.route, *engine.notes, *notes])
+        return _conclude(request, spec, engine, state, normal, part, told, time.perf_counter() - started)
 
     with Progress(engine.files, engine.records.mean_bytes, on=progress) as show:
+        return spread(request, normal, own, engine, part, show, begin, conclude)
 
-        def evaluate(shard: shards.Shard) -> State:
-            looped = time.perf_counter()
-            state = engine.evaluate(shard, show)
-            part.add(time.perf_counter() - looped, state)
-            show.finished(sum(state.rows_counted.values()))
-            return state
 
-        if not state_dir or (len(cut) == 1 and not is_shared and execution.runner == "loop"):
-            begin()
-            total = State(engine.leaves)
-            for shard in cut:
-                total = merge(total, evaluate(shard))
-            return conclude(total)
-        if not is_shared and not execution.resume:
-            ledger.clear(state_dir)
-        try:
-            asked = identity(request, normal, engine.files, engine.stale, engine.device)
-            book = ledger.open_ledger(state_dir, asked, cut, execution.lease_seconds)
-        except (OSError, tf.errors.OpError) as error:
-            raise RequestError(f"state_dir: {state_dir} cannot be used: {reason(error)}") from error
-        part.shards, part.found = len(book.shards), len(book.finished())
-        if part.found:
-            log.info("%d of %s found finished in %s", part.found, count(part.shards, "shard"), book.folder)
-        if execution.runner == "beam":
-            try:
-                from assay import fleet
-            except ImportError as error:
-                raise RequestError(
-                    f"runner beam needs Apache Beam: pip install 'tfx-assay[beam]' ({error})"
-                ) from error
-
-            begin()
-            looped = time.perf_counter()
-            total = fleet.run(book, request, engine, execution.beam_options)
-            part.add(time.perf_counter() - looped, total)
-            outcome: Outcome | None = conclude(total, book.notes())
-        else:
-            part.writes = False
-
-            def evaluate_and_tell(shard: shards.Shard) -> State:
-                state = evaluate(shard)
-                for text in engine.notes:
-                    book.note(text)
-                return state
-
-            outcome = workers.run(
-                book,
-                evaluate_and_tell,
-                begin,
-                lambda state: conclude(state, book.notes()),
-                is_chief=own.is_chief,
-                lease_seconds=execution.lease_seconds,
-            )
-        if not is_shared:
-            ledger.clear(state_dir)
-        return outcome
+def _task(request: Request) -> Task:
+    """This process's task; a Beam pipeline has one launcher, whatever the environment names."""
+    own = task(os.environ) if request.execution.runner == "loop" else Task()
+    if request.execution.strategy == "multi_worker" and own.is_chief is None:
+        raise RequestError(
+            "strategy multi_worker: neither TF_CONFIG nor CLUSTER_SPEC names a cluster of several processes; "
+            "set one, or leave the strategy at auto and give every process the same state_dir"
+        )
+    if not request.state_dir and (own.workers > 1 or request.execution.runner == "beam"):
+        raise RequestError("several workers need a folder in common: set state_dir, or an output")
+    return own
 
 
 def _conclude(
@@ -194,6 +107,7 @@ def _conclude(
     state: State,
     config: Any,
     part: Part,
+    notes: Sequence[str],
     seconds: float,
 ) -> Outcome:
     """Proves the sums, then: sums to values, values to a verdict, both to the artifacts."""
@@ -261,7 +175,7 @@ def _conclude(
         fingerprint=f"{state.fingerprint_counted:016x}",
         models={m.spec.name or CANDIDATE: {"uri": m.uri, "signature": m.signature} for m in models},
         baseline_name=baseline,
-        notes=part.notes,
+        notes=notes,
         execution=execution,
     )
     output.write(request, report, verdict, config, {m.spec.name: m.uri for m in models})
