@@ -8,11 +8,12 @@ import os
 import made
 import pytest
 
-from assay import ledger, storage
+from assay import engine, ledger, storage, workers
 from assay.leases import Leases
 from assay.request import Execution
 from assay.shards import Range, Shard
 from assay.spec import DataError, RequestError
+from assay.state import State
 
 SHARDS = (Shard((Range(0, 0, 5), Range(1)), 700), Shard((Range(0, 5, -1),), 300))
 
@@ -174,3 +175,157 @@ def test_without_an_output_a_state_folder_still_holds_states(given):
 def test_beam_options_that_are_none_are_refused(given, options, message):
     with pytest.raises(RequestError, match=message):
         evaluate(given, given / "output", runner="beam", beam_options=options)
+
+
+def test_a_state_under_another_shards_name_is_not_taken_for_it(tmp_path, caplog):
+    # Records of one size: bytes and rows would add up with one half counted twice.
+    rows = [{"label": 1, "score": i / 2048} for i in range(1024)]
+    made.write(tmp_path / "examples" / "one.gz", rows)
+    made.model(tmp_path / "model")
+    expected = {"mean_prediction": pytest.approx(sum(range(1024)) / 2048 / 1024)}
+    state = tmp_path / "state"
+    assert made.values(evaluate(tmp_path, tmp_path / "output", state_dir=str(state))) == expected
+    first, second = sorted(state.glob("*/*.state"))
+    second.write_bytes(first.read_bytes())
+    assert made.values(evaluate(tmp_path, tmp_path / "output", state_dir=str(state))) == expected
+    assert f"{second} is damaged; the shard is evaluated again" in caplog.text
+
+
+def test_a_state_of_another_evaluation_is_not_taken_either(given, tmp_path):
+    evaluate(given, tmp_path / "output", state_dir=str(tmp_path / "one"))
+    made.model(given / "model", made.Parsing(factor=0.5))
+    evaluate(given, tmp_path / "output", state_dir=str(tmp_path / "two"))
+    for path in (tmp_path / "one").glob("*/*.state"):
+        (target,) = (tmp_path / "two").glob(f"*/{path.name}")
+        target.write_bytes(path.read_bytes())
+    outcome = evaluate(given, tmp_path / "output", state_dir=str(tmp_path / "two"))
+    assert made.values(outcome) == {"mean_prediction": pytest.approx(0.225)}
+
+
+def test_strange_files_in_the_folder_do_no_harm(given, tmp_path):
+    evaluate(given, tmp_path / "output", state_dir=str(tmp_path / "state"))
+    (folder,) = (tmp_path / "state").iterdir()
+    for name in ("99999.state", "foo.state", "chief.lease-x", "00000.state.tmp", "note"):
+        (folder / name).write_bytes(b"")
+    outcome = evaluate(given, tmp_path / "output", state_dir=str(tmp_path / "state"))
+    assert outcome.report.execution["shards_found"] == outcome.report.execution["shards"] == 2
+
+
+@pytest.mark.parametrize("text", [b"", b"{}", b"null", b'{"identity": {}, "shards": [1]}'])
+def test_a_list_that_is_none_is_told_of(given, tmp_path, monkeypatch, text):
+    monkeypatch.setattr(ledger, "WAIT", 0.1)
+    evaluate(given, tmp_path / "output", state_dir=str(tmp_path / "state"))
+    (path,) = (tmp_path / "state").glob("*/shards.json")
+    path.write_bytes(text)
+    with pytest.raises(DataError, match=r"shards.json cannot be read; remove the folder it lies in"):
+        evaluate(given, tmp_path / "output", state_dir=str(tmp_path / "state"))
+
+
+def test_a_live_evaluation_in_the_same_output_is_not_swept_away(given, tmp_path):
+    book = opened(tmp_path / "output" / "state")
+    with Leases(book.folder, 30.0) as leases:
+        assert leases.take("chief")
+        with pytest.raises(
+            RequestError, match=r"another evaluation works in .*state; wait for it"
+        ):
+            ledger.clear(str(tmp_path / "output" / "state"))
+        assert book.exists()
+    ledger.clear(str(tmp_path / "output" / "state"))
+    assert not book.exists()
+
+
+@pytest.mark.parametrize("how", ["longer", "same size", "gone"])
+def test_a_file_that_is_written_while_it_is_read_fails_the_run(given, tmp_path, monkeypatch, how):
+    victim = sorted((given / "examples").rglob("*.gz"))[-1]
+    true = engine.Engine.evaluate
+
+    def write_after(self, shard, progress=None):
+        state = true(self, shard, progress)
+        content = victim.read_bytes()
+        victim.unlink()
+        if how != "gone":
+            victim.write_bytes(content + (b"more" if how == "longer" else b""))
+        return state
+
+    monkeypatch.setattr(engine.Engine, "evaluate", write_after)
+    message = "cannot be read any more" if how == "gone" else "was written while it was read"
+    with pytest.raises(DataError, match=message):
+        evaluate(given, tmp_path / "output")
+    assert not (tmp_path / "output" / "report.json").exists()
+
+
+class Calls:
+    """What `workers.run` asks of its caller, noted."""
+
+    def __init__(self, book, evaluate=None):
+        self.names = []
+        self.book = book
+        self._evaluate = evaluate
+
+    def run(self, is_chief=None, lease_seconds=0.5):
+        return workers.run(
+            self.book,
+            self._evaluate or (lambda shard: State(())),
+            lambda: self.names.append("begin"),
+            lambda state: self.names.append("conclude") or "outcome",
+            lambda: self.names.append("resign"),
+            is_chief=is_chief,
+            lease_seconds=lease_seconds,
+        )
+
+
+def test_the_first_to_come_begins_and_concludes(tmp_path):
+    calls = Calls(opened(tmp_path))
+    assert calls.run() == "outcome" and calls.names == ["begin", "conclude"]
+    assert storage.read(calls.book.done)
+    assert [n for n in storage.names(calls.book.folder) if ".lease-" in n] == []
+
+
+@pytest.mark.parametrize("is_chief,names", [(True, ["begin", "conclude"]), (False, [])])
+def test_whoever_is_named_does_so_or_not(tmp_path, is_chief, names):
+    calls = Calls(opened(tmp_path))
+    calls.run(is_chief)
+    assert calls.names == names
+    assert calls.book.finished() == {0, 1}
+
+
+def test_a_chief_that_was_taken_for_dead_leaves_the_artifacts_to_the_other(tmp_path, monkeypatch):
+    book = opened(tmp_path)
+
+    def evaluate_slowly(shard):
+        # Another process sees no sign of life, takes the chief's place, and finishes.
+        monkeypatch.setattr(Leases, "_is_dead", lambda self, path: True)
+        other.__enter__()
+        assert other.take("chief")
+        monkeypatch.undo()
+        return State(())
+
+    other = Leases(book.folder, 30.0)
+    calls = Calls(book, evaluate_slowly)
+    book.save(1, State(()))
+    assert calls.run() is None and calls.names == ["begin", "resign"]
+    other.__exit__(None, None, None)
+
+
+@pytest.mark.parametrize("is_chief", [True, False])
+def test_a_folder_that_another_evaluation_found_void_ends_the_run(tmp_path, is_chief):
+    def sweep(shard):
+        storage.remove_folder(str(tmp_path))
+        return State(())
+
+    calls = Calls(opened(tmp_path / "state"), sweep)
+    if is_chief:
+        with pytest.raises(DataError, match="was removed while it was in use"):
+            calls.run(is_chief)
+    else:
+        assert calls.run(is_chief) is None
+
+
+def test_an_unexpected_error_gives_the_lease_back_for_others(tmp_path):
+    def fail(shard):
+        raise OSError("the network is down")
+
+    book = opened(tmp_path)
+    with pytest.raises(OSError, match="the network is down"):
+        Calls(book, fail).run(False)
+    assert Calls(book).run() == "outcome"

@@ -154,7 +154,7 @@ def test_a_killed_workers_shard_is_taken_over(slow, model):
 
 def test_a_killed_chief_is_replaced_by_a_restart(slow, model):
     chief, worker = (processes.start(arguments(slow, model, 1), **processes.tf_config(2, i)) for i in (0, 1))
-    wait_until(lambda: chief.pid in holders(slow).values(), chief)
+    wait_until(lambda: finished(slow) and chief.pid in holders(slow).values(), chief)
     chief.send_signal(signal.SIGKILL)
     processes.end(chief, -signal.SIGKILL)
     again = processes.start(arguments(slow, model, 1), **processes.tf_config(2, 0))

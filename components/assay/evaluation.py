@@ -57,7 +57,8 @@ def run(request: Request, *, progress: bool = False) -> Outcome | None:
 
 def _run(request: Request, part: Part, progress: bool) -> Outcome | None:
     own = _task(request)
-    part.writes = own.is_chief is not False
+    # Where others may be at work on the same output, nothing in it is this process's until it is the chief.
+    part.writes = not (request.execution.state_dir or own.is_chief is False)
     config = read(request.eval_config)
     normal = normalise(config, has_baseline=bool(request.baseline))
     spec = to_spec(config, has_baseline=bool(request.baseline))
@@ -70,7 +71,7 @@ def _run(request: Request, part: Part, progress: bool) -> Outcome | None:
     from assay.spread import spread
 
     started = time.perf_counter()
-    if part.writes:
+    if own.is_chief is not False:
         output.prepare(request)
     engine = Engine(request, spec, question)
     log.info("%s", engine.plan.route)
@@ -117,6 +118,7 @@ def _conclude(
     from assay.artifacts import output
 
     for file in engine.files:
+        examples.check_unchanged(file)
         examples.check_whole(file, state.bytes_read.get(file.uri, 0))
     prove(state)
     question, models = engine.question, engine.models

@@ -26,11 +26,15 @@ FRAMING = 16  # bytes of a TFRecord besides its data: length, checksum of it, ch
 
 @dataclass(frozen=True)
 class File:
-    """One TFRecord file; `compression` is "" or "GZIP", found from its first bytes."""
+    """One TFRecord file; `compression` is "" or "GZIP", found from its first bytes.
+
+    changed: when it was last written, in nanoseconds.
+    """
 
     uri: str
     compression: str
     size: int
+    changed: int = 0
 
 
 @dataclass(frozen=True)
@@ -93,7 +97,14 @@ def _folder(path: str, name: str) -> list[str]:
 def _file(path: str) -> File:
     with tf.io.gfile.GFile(path, "rb") as handle:
         head = handle.read(len(GZIP_MAGIC))
-    return File(path, "GZIP" if head == GZIP_MAGIC else "", tf.io.gfile.stat(path).length)
+    return File(path, "GZIP" if head == GZIP_MAGIC else "", *_size_and_time(path))
+
+
+def _size_and_time(path: str) -> tuple[int, int]:
+    """A file's bytes, and when it was last written, in nanoseconds."""
+    found = tf.io.gfile.stat(path)
+    # TensorFlow tells the time of local files to the second.
+    return found.length, found.mtime_nsec if "://" in path else os.stat(path).st_mtime_ns
 
 
 @dataclass(frozen=True)
@@ -181,6 +192,20 @@ def check_whole(file: File, size: int) -> None:
             f"{file.uri}: {size:,} bytes of records were read, which is not what it holds: it is cut short "
             "or damaged, or its records were not read once each"
         )
+
+
+def check_unchanged(file: File) -> None:
+    """Checks that a file was not written while it was read.
+
+    Raises:
+      DataError: it was, or it is gone.
+    """
+    try:
+        now = _size_and_time(file.uri)
+    except (OSError, tf.errors.OpError) as error:
+        raise DataError(f"{file.uri} cannot be read any more: {reason(error)}") from error
+    if now != (file.size, file.changed):
+        raise DataError(f"{file.uri} was written while it was read; evaluate again once it stays as it is")
 
 
 def unpacked_size(file: File) -> int:

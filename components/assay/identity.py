@@ -35,7 +35,7 @@ def identity(request: Request, config: Any, files: Sequence[File], stale: str, d
         ),
         "transform_graph": _tree(request.transform_graph),
         "schema": _tree(request.schema),
-        "examples": _hash(*(f"{f.uri} {f.size} {_changed(f.uri)}".encode() for f in files)),
+        "examples": _hash(*(f"{f.uri} {f.size} {f.changed}".encode() for f in files)),
     }
 
 
@@ -62,10 +62,6 @@ def _content(path: str) -> bytes:
         while chunk := handle.read(1 << 24):
             digest.update(chunk)
     return digest.digest()
-
-
-def _changed(path: str) -> int:
-    return int(tf.io.gfile.stat(path).mtime_nsec)
 
 
 def _hash(*parts: bytes) -> str:

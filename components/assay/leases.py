@@ -71,6 +71,10 @@ class Leases:
             self._held[name] = term + 1
             return True
 
+    def holds(self, name: str) -> bool:
+        """Returns whether a lease that this process took is still its own."""
+        return self._held.get(name) == max(_terms(self._folder, name), default=0)
+
     def release(self, name: str) -> None:
         """Gives a lease back."""
         with self._lock:
@@ -110,7 +114,17 @@ class Leases:
 
 def _terms(folder: str, name: str) -> list[int]:
     start = f"{name}{LEASE}"
-    return [int(found[len(start) :]) for found in storage.names(folder) if found.startswith(start)]
+    ends = (found[len(start) :] for found in storage.names(folder) if found.startswith(start))
+    return [int(end) for end in ends if end.isdigit()]
+
+
+def is_at_work(folder: str) -> bool:
+    """Returns whether a process of this machine that is still there holds a lease in a folder."""
+    for name in storage.names(folder):
+        text = storage.read(os.path.join(folder, name)) if LEASE in name else None
+        if text and _place() in text.decode() and not _is_gone(text):
+            return True
+    return False
 
 
 def _process() -> dict[str, str]:
@@ -140,6 +154,6 @@ def _is_gone(text: bytes) -> bool:
     """Whether a lease's owner was a process of this machine that has ended."""
     try:
         owner = json.loads(text)
-    except json.JSONDecodeError:
-        return False  # it is being written
-    return owner["place"] == _place() and owner["started"] != _started(owner["pid"])
+        return owner["place"] == _place() and owner["started"] != _started(owner["pid"])
+    except (json.JSONDecodeError, KeyError, TypeError):
+        return False  # it is being written, or not ours

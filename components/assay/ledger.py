@@ -22,9 +22,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from assay import storage
-from assay.leases import LEASE
+from assay.leases import LEASE, is_at_work
 from assay.shards import Range, Shard
-from assay.spec import DataError
+from assay.spec import DataError, RequestError
 from assay.state import State, from_bytes, to_bytes
 
 log = logging.getLogger("assay")
@@ -41,26 +41,37 @@ class Ledger:
     folder: str
     shards: tuple[Shard, ...]
 
+    def exists(self) -> bool:
+        """Returns whether the folder is still there; another evaluation may have found it void."""
+        return storage.read(os.path.join(self.folder, LIST)) is not None
+
     def finished(self) -> set[int]:
         """Returns the numbers of the shards whose State is there."""
-        found = storage.names(self.folder)
-        return {int(name[: -len(STATE)]) for name in found if name.endswith(STATE)}
+        found = set(storage.names(self.folder))
+        return {n for n in range(len(self.shards)) if os.path.basename(self._path(n)) in found}
 
     def save(self, number: int, state: State) -> None:
-        """Writes a shard's State, whole or not at all."""
-        storage.write_whole(self._path(number), to_bytes(state))
+        """Writes a shard's State, whole or not at all, with a line that says which shard's it is."""
+        storage.write_whole(self._path(number), self._stamp(number) + to_bytes(state))
 
     def load(self, number: int) -> State | None:
-        """Returns a shard's State; None where it is not there or damaged, and then it is removed."""
+        """Returns a shard's State; None where it is not there, or is damaged or another's and removed."""
         data = storage.read(self._path(number))
         if data is None:
             return None
+        stamp = self._stamp(number)
         try:
-            return from_bytes(data)
+            if not data.startswith(stamp):
+                raise ValueError("another shard's")
+            return from_bytes(data[len(stamp) :])
         except ValueError:
             log.warning("%s is damaged; the shard is evaluated again", self._path(number))
             storage.remove(self._path(number))
             return None
+
+    def _stamp(self, number: int) -> bytes:
+        ranges = [[r.file, r.start, r.stop] for r in self.shards[number].ranges]
+        return json.dumps([os.path.basename(self.folder), number, ranges]).encode() + b"\n"
 
     def fail(self, message: str) -> None:
         """Tells all processes that the data cannot be evaluated."""
@@ -119,10 +130,21 @@ def open_ledger(
 
 
 def clear(state_dir: str) -> None:
-    """Removes every ledger in a state folder, and the folder if nothing else is in it."""
+    """Removes every ledger in a state folder, and the folder if nothing else is in it.
+
+    Raises:
+      RequestError: another process of this machine works on one.
+    """
     for name in storage.names(state_dir):
-        if storage.read(os.path.join(state_dir, name, LIST)) is not None:
-            storage.remove_folder(os.path.join(state_dir, name))
+        folder = os.path.join(state_dir, name)
+        if storage.read(os.path.join(folder, LIST)) is None:
+            continue
+        if is_at_work(folder):
+            raise RequestError(
+                f"another evaluation works in {state_dir}; wait for it, give each an output of its own, or "
+                "both the same state_dir, and they share the work"
+            )
+        storage.remove_folder(folder)
     if not storage.names(state_dir):
         storage.remove_folder(state_dir)
 
@@ -155,14 +177,13 @@ def _read(path: str) -> tuple[dict[str, str], tuple[Shard, ...]]:
     while True:
         try:
             record = json.loads(storage.read(path) or b"")
-            break
-        except json.JSONDecodeError as error:
+            cut = (Shard(tuple(Range(*r) for r in s["ranges"]), s["bytes"]) for s in record["shards"])
+            return record["identity"], tuple(cut)
+        except (json.JSONDecodeError, KeyError, TypeError) as error:
             # Another process may be writing it.
             if time.monotonic() > until:
                 raise DataError(f"{path} cannot be read; remove the folder it lies in") from error
             time.sleep(0.05)
-    shards = (Shard(tuple(Range(*r) for r in s["ranges"]), s["bytes"]) for s in record["shards"])
-    return record["identity"], tuple(shards)
 
 
 def _void(folder: str, identity: Mapping[str, str], lease_seconds: float) -> None:
@@ -171,7 +192,7 @@ def _void(folder: str, identity: Mapping[str, str], lease_seconds: float) -> Non
 
     try:
         other = json.loads(storage.read(os.path.join(folder, LIST)) or b"")["identity"]
-    except (json.JSONDecodeError, KeyError, tf.errors.OpError):
+    except (json.JSONDecodeError, KeyError, TypeError, tf.errors.OpError):
         return  # not one of ours
     differ = [name for name in identity if identity[name] != other.get(name)]
     names = storage.names(folder)

@@ -94,6 +94,7 @@ def spread(
             evaluate_and_tell,
             begin,
             lambda state: conclude(state, book.notes()),
+            functools.partial(setattr, part, "writes", False),
             is_chief=own.is_chief,
             lease_seconds=execution.lease_seconds,
         )
@@ -119,5 +120,6 @@ def _fleet(request: Request, engine: Engine, part: Part, book: Ledger) -> State:
         ) from error
     started = time.perf_counter()
     state = fleet.run(book, request, engine, request.execution.beam_options)
-    part.add(time.perf_counter() - started, sum(state.rows_counted.values()))
+    if not part.found:  # else some rows were found counted, and this is no speed
+        part.add(time.perf_counter() - started, sum(state.rows_counted.values()))
     return state

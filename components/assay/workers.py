@@ -31,6 +31,7 @@ def run(
     evaluate: Callable[[Shard], State],
     begin: Callable[[], None],
     conclude: Callable[[State], Outcome],
+    resign: Callable[[], None],
     *,
     is_chief: bool | None,
     lease_seconds: float,
@@ -38,42 +39,56 @@ def run(
     """Returns what `conclude` makes of all States on the chief; None in the other processes.
 
     is_chief: None where nobody is named; then it is the first process to come and, should that die, the
-    next to notice. begin: called where this process is the chief, before it evaluates.
+    next to notice. begin: called where this process is the chief, before it evaluates; resign: where it no
+    longer is, because it was taken for dead.
 
     Raises:
-      DataError: the data cannot be evaluated, as this process or another one found.
+      DataError: the data cannot be evaluated, as this process or another one found; or the folder is gone.
     """
     known = ledger.failures()
+    poll = min(MOST_POLL, lease_seconds / BEATS)
+
+    def heed() -> None:
+        for name in sorted(ledger.failures() - known):
+            raise DataError(ledger.failure(name))
+
     with Leases(ledger.folder, lease_seconds) as leases:
-        poll = min(MOST_POLL, lease_seconds / BEATS)
-        chief = leases.take(CHIEF) if is_chief is None else is_chief
-        if chief:
-            begin()
-            storage.remove(ledger.done)
-
-        def heed() -> None:
-            for name in sorted(ledger.failures() - known):
-                raise DataError(ledger.failure(name))
-
-        while True:
-            _work(ledger, evaluate, leases, heed, poll)
-            if is_chief is None and not chief:
-                # Ends once the chief has written, or in its place.
-                while storage.read(ledger.done) is None and not (chief := leases.take(CHIEF)):
-                    heed()
-                    time.sleep(poll)
-                if chief:
-                    log.info("the chief is gone; this process takes its place")
-                    begin()
-            if not chief:
-                log.info("all shards are finished; the chief writes the artifacts")
-                return None
-            total = _merged(ledger)
-            if total is None:
-                continue
-            outcome = conclude(total)
-            storage.write_whole(ledger.done, "done")
-            return outcome
+        chief = bool(is_chief)
+        try:
+            if is_chief is None:
+                chief = leases.take(CHIEF)
+            if chief:
+                begin()
+                storage.remove(ledger.done)
+            while True:
+                _work(ledger, evaluate, leases, heed, poll)
+                if is_chief is None and not chief:
+                    # Ends once the chief has written, or in its place.
+                    while storage.read(ledger.done) is None and not (chief := leases.take(CHIEF)):
+                        heed()
+                        time.sleep(poll)
+                    if chief:
+                        log.info("the chief is gone; this process takes its place")
+                        begin()
+                if not chief or (is_chief is None and not leases.holds(CHIEF)):
+                    if chief:
+                        resign()
+                    log.info("all shards are finished; the chief writes the artifacts")
+                    return None
+                total = _merged(ledger)
+                if total is not None:
+                    outcome = conclude(total)
+                    storage.write_whole(ledger.done, "done")
+                    return outcome
+        except BaseException as error:
+            if isinstance(error, Exception) and not ledger.exists():
+                if not chief:
+                    log.info("the evaluation is over; its state folder has been removed")
+                    return None
+                raise DataError(f"{ledger.folder} was removed while it was in use") from error
+            if chief and is_chief is None and not leases.holds(CHIEF):
+                resign()
+            raise
 
 
 def _work(
