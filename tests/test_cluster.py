@@ -65,6 +65,16 @@ def test_vertex_names_all_pools_and_wins():
             "task type 'ps' has no part in an evaluation; valid in this cluster: chief, worker",
         ),
         (tf_config({"worker": ["a", "b"]}, "worker", 2), "task worker 2 is not in the cluster, which has 2"),
+        (
+            tf_config({"worker": 3}, "worker"),
+            "cluster 'worker' is 3; a list of addresses is needed",
+        ),
+        (
+            tf_config({"worker": ["a", "b"]}, ["worker"]),
+            "has no part in an evaluation; valid",
+        ),
+        (tf_config({"worker": ["a", "b"]}, "worker", 1.7), "task index 1.7 is not a whole number"),
+        (tf_config({"worker": ["a", "b"]}, "worker", True), "task index True is not a whole number"),
         (tf_config({"worker": ["a", "b"]}, "worker", "x"), "task index 'x' is not a whole number"),
         (tf_config({"worker": ["a", "b"]}, "worker", -1), "task index -1 is not a whole number"),
     ],

@@ -78,7 +78,7 @@ def evaluate(given, *options: str, **more):
 @pytest.mark.parametrize("options", [(), MULTI], ids=["in memory", "multi_processing"])
 def test_models_are_loaded_once_a_process(given, monkeypatch, options):
     made_pipelines = []
-    create = fleet._pipeline
+    create = fleet.make_pipeline
 
     def noted(given_options):
         made_pipelines.append(create(given_options))
@@ -86,12 +86,12 @@ def test_models_are_loaded_once_a_process(given, monkeypatch, options):
 
     results = []
     wait = fleet._wait
-    monkeypatch.setattr(fleet, "_pipeline", noted)
+    monkeypatch.setattr(fleet, "make_pipeline", noted)
     monkeypatch.setattr(fleet, "_wait", lambda result: (results.append(result), wait(result)))
     outcome = evaluate(given, *options)
     assert made.values(outcome)["example_count"] == 200.0
     assert outcome.report.execution["shards"] == 10
-    counters = results[0].metrics().query()["counters"]
+    counters = results[-1].metrics().query()["counters"]
     loaded = {c.key.metric.name: c.committed for c in counters if c.key.metric.namespace == "assay"}
     # In memory Beam works in this process, which has them already.
     assert loaded.get("engines", 0) == (2 if options else 0)

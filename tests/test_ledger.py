@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import time
 
 import made
 import pytest
+import tensorflow as tf
 
 from assay import engine, ledger, storage, workers
 from assay.leases import Leases
-from assay.request import Execution
+from assay.request import Execution, Policy
 from assay.shards import Range, Shard
-from assay.spec import DataError, RequestError
+from assay.spec import DataError, ProcessError, RequestError
 from assay.state import State
 
 SHARDS = (Shard((Range(0, 0, 5), Range(1)), 700), Shard((Range(0, 5, -1),), 300))
@@ -83,7 +85,7 @@ def old(folder):
 def test_void_state_stays_while_somebody_holds_a_lease(tmp_path, done):
     other = opened(tmp_path, "b")
     if done:
-        storage.write_whole(other.done, "done")
+        other.finish("chief", "")
     with Leases(other.folder, 30.0) as leases:
         assert leases.take("chief")
         opened(tmp_path)
@@ -94,7 +96,7 @@ def test_void_state_stays_while_somebody_holds_a_lease(tmp_path, done):
 
 
 def test_void_state_of_a_finished_run_goes_at_once(tmp_path):
-    storage.write_whole(opened(tmp_path, "b").done, "done")
+    opened(tmp_path, "b").finish("chief", "")
     opened(tmp_path)
     assert len(storage.names(str(tmp_path))) == 1
 
@@ -169,7 +171,7 @@ def test_without_an_output_a_state_folder_still_holds_states(given):
     "options,message",
     [
         (("--runner=Nonsense",), "Beam does not take the options --runner=Nonsense: "),
-        (("--direct_num_workers=x",), "does not take the options --direct_num_workers=x: one has a value"),
+        (("--direct_num_workers=x",), "does not take the options --direct_num_workers=x: argument"),
     ],
 )
 def test_beam_options_that_are_none_are_refused(given, options, message):
@@ -225,9 +227,7 @@ def test_a_live_evaluation_in_the_same_output_is_not_swept_away(given, tmp_path)
     book = opened(tmp_path / "output" / "state")
     with Leases(book.folder, 30.0) as leases:
         assert leases.take("chief")
-        with pytest.raises(
-            RequestError, match=r"another evaluation works in .*state; wait for it"
-        ):
+        with pytest.raises(RequestError, match=r"another evaluation works in .*state; wait for it"):
             ledger.clear(str(tmp_path / "output" / "state"))
         assert book.exists()
     ledger.clear(str(tmp_path / "output" / "state"))
@@ -265,10 +265,14 @@ class Calls:
     def run(self, is_chief=None, lease_seconds=0.5):
         return workers.run(
             self.book,
+            workers.Output(
+                seat="chief",
+                terms="",
+                begin=lambda is_done: self.names.append("begin again" if is_done else "begin"),
+                resign=lambda: self.names.append("resign"),
+            ),
             self._evaluate or (lambda shard: State(())),
-            lambda: self.names.append("begin"),
             lambda state: self.names.append("conclude") or "outcome",
-            lambda: self.names.append("resign"),
             is_chief=is_chief,
             lease_seconds=lease_seconds,
         )
@@ -277,7 +281,7 @@ class Calls:
 def test_the_first_to_come_begins_and_concludes(tmp_path):
     calls = Calls(opened(tmp_path))
     assert calls.run() == "outcome" and calls.names == ["begin", "conclude"]
-    assert storage.read(calls.book.done)
+    assert calls.book.is_done("chief", "") and not calls.book.is_done("chief", "other terms")
     assert [n for n in storage.names(calls.book.folder) if ".lease-" in n] == []
 
 
@@ -329,3 +333,134 @@ def test_an_unexpected_error_gives_the_lease_back_for_others(tmp_path):
     with pytest.raises(OSError, match="the network is down"):
         Calls(book, fail).run(False)
     assert Calls(book).run() == "outcome"
+
+
+def test_a_late_process_writes_the_same_artifacts_again_and_clears_none(tmp_path):
+    calls = Calls(opened(tmp_path))
+    calls.run()
+    calls.run()
+    assert calls.names == ["begin", "conclude", "begin again", "conclude"]
+
+
+def test_a_helper_that_finds_the_chief_gone_and_done_leaves_it_at_that(tmp_path, monkeypatch):
+    calls = Calls(opened(tmp_path))
+    chief = Leases(calls.book.folder, 30.0).__enter__()
+    assert chief.take("chief")
+    true, looks = ledger.Ledger.is_done, []
+
+    def is_done(self, seat, terms):
+        found = true(self, seat, terms)
+        if not looks:  # it finishes and goes between this look and the lease
+            calls.book.finish("chief", "")
+            chief.__exit__(None, None, None)
+        looks.append(found)
+        return found
+
+    monkeypatch.setattr(ledger.Ledger, "is_done", is_done)
+    assert calls.run() is None and calls.names == []
+    assert looks == [False, True]
+
+
+def test_another_output_has_a_chief_of_its_own(given, tmp_path):
+    # A step's retry gets a new output folder, and the first try may still be alive.
+    evaluate(given, tmp_path / "one", state_dir=str(tmp_path / "state"))
+    (folder,) = (tmp_path / "state").iterdir()
+    seats = {p.name.removeprefix("done-") for p in folder.glob("done-*")}
+    with Leases(str(folder), 30.0) as leases:
+        assert all(leases.take(seat) for seat in seats)
+        outcome = evaluate(given, tmp_path / "two", state_dir=str(tmp_path / "state"))
+        assert outcome.report.execution["shards_found"] == 2
+        assert (tmp_path / "two" / "blessing" / "NOT_BLESSED").exists()
+        assert evaluate(given, "", state_dir=str(tmp_path / "state")).report.rows == 10
+    assert len(list(folder.glob("done-*"))) == 3
+
+
+def test_other_terms_are_another_verdict(given, tmp_path):
+    change = {"changeThreshold": {"direction": "HIGHER_IS_BETTER", "absolute": 0}}
+    text = made.config({"className": "MeanPrediction", "threshold": change})
+    for first_model, blessed in (("refuse", False), ("bless", True), ("refuse", False)):
+        outcome = made.assay.evaluate(
+            examples=str(given / "examples"),
+            model=str(given / "model"),
+            eval_config=text,
+            output=str(tmp_path / "output"),
+            execution=Execution(state_dir=str(tmp_path / "state")),
+            policy=Policy(first_model=first_model),
+        )
+        assert outcome.verdict.blessed is blessed
+        names = os.listdir(tmp_path / "output" / "blessing")
+        assert names == ["BLESSED" if blessed else "NOT_BLESSED"]
+
+
+def test_a_full_disk_leaves_no_half_written_list(tmp_path, monkeypatch):
+    def full(self, data):
+        raise OSError(28, "No space left on device")
+
+    true = open
+
+    class Full:
+        def __init__(self, *given):
+            self.handle = true(*given)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *given):
+            self.handle.close()
+
+        write = full
+
+    with monkeypatch.context() as patch:
+        patch.setattr("builtins.open", Full)
+        with pytest.raises(OSError, match="No space"):
+            storage.create(str(tmp_path / "list"), b"text")
+    assert os.listdir(tmp_path) == []
+    assert storage.create(str(tmp_path / "list"), b"text")
+
+
+def test_without_links_a_file_is_created_all_the_same(tmp_path, monkeypatch):
+    def link(*given):
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(os, "link", link)
+    assert storage.create(str(tmp_path / "a"), b"one")
+    assert not storage.create(str(tmp_path / "a"), b"two")
+    assert (tmp_path / "a").read_bytes() == b"one" and os.listdir(tmp_path) == ["a"]
+
+
+def test_a_lease_that_cannot_be_renewed_once_is_renewed_again(tmp_path, monkeypatch, caplog):
+    true, failed = storage.write_whole, []
+
+    def fail_once(path, data):
+        if not failed:
+            failed.append(path)
+            raise OSError("the network is down")
+        true(path, data)
+
+    monkeypatch.setattr(storage, "write_whole", fail_once)
+    with Leases(str(tmp_path), 0.5) as leases:
+        assert leases.take("a")
+        before = (tmp_path / "a.lease-1").read_bytes()
+        until = time.monotonic() + 5
+        while (tmp_path / "a.lease-1").read_bytes() == before:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+    assert "could not be renewed: the network is down" in caplog.text
+
+
+def test_storage_that_fails_one_process_does_not_end_the_others(given, tmp_path, monkeypatch):
+    true = engine.Engine._build
+
+    def build(self):
+        def fail(ranges, progress):
+            raise tf.errors.UnavailableError(None, None, "storage: try again")
+
+        return fail
+
+    monkeypatch.setattr(engine.Engine, "_build", build)
+    with pytest.raises(ProcessError, match="evaluation failed: storage: try again"):
+        evaluate(given, tmp_path / "output", state_dir=str(tmp_path / "state"))
+    (folder,) = (tmp_path / "state").iterdir()
+    assert not ledger.at(str(folder)).failures()  # nobody else has to give up
+    monkeypatch.setattr(engine.Engine, "_build", true)
+    assert evaluate(given, tmp_path / "output", state_dir=str(tmp_path / "state")).report.rows == 10

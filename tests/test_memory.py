@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from assay import engine, loop
 from assay.request import Execution
-from assay.spec import DataError
+from assay.spec import ProcessError
 
 SIZE = 3000
 CONFIG = made.config("ExampleCount", "AUC", "BinaryCrossentropy", slices=({}, {"featureKeys": ["pay"]}))
@@ -91,14 +91,16 @@ def test_only_the_shard_that_failed_is_tried_again_and_the_next_ones_keep_the_sm
 
 def test_where_the_smallest_batch_does_not_fit_it_says_so(given, tmp_path, tight):
     tight(most=0)
-    with pytest.raises(DataError, match=r"out of memory with 64 rows per replica, the smallest batch: .*OOM"):
+    with pytest.raises(
+        ProcessError, match=r"out of memory with 64 rows per replica, the smallest batch: .*OOM"
+    ):
         evaluate(given, tmp_path / "output", 256)
     assert not (tmp_path / "output" / "report.json").exists()
 
 
 def test_a_batch_below_the_padding_is_at_the_end_at_once(given, tmp_path, tight):
     steps = tight(most=0)
-    with pytest.raises(DataError, match="out of memory with 64 rows per replica"):
+    with pytest.raises(ProcessError, match="out of memory with 64 rows per replica"):
         evaluate(given, tmp_path / "output", 8)
     assert len(steps) == 2
 

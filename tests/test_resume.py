@@ -62,8 +62,8 @@ def halve(folder: Path) -> list[Path]:
     """Leaves half of the States, as a killed run does, and returns them."""
     for path in states(folder)[1::2]:
         path.unlink()
-    (done,) = folder.glob("*/done")
-    done.unlink()
+    for done in folder.glob("*/done-*"):
+        done.unlink()
     return states(folder)
 
 

@@ -118,7 +118,7 @@ def slow(tmp_path):
 
 def chiefs(folder: Path) -> set[int]:
     """The process that is the chief, if there is one."""
-    return set(holders(folder, "chief").values())
+    return set(holders(folder, "chief-*").values())
 
 
 def holders(folder: Path, lease: str = "0*") -> dict[str, int]:

@@ -23,7 +23,7 @@ from assay.request import (
     Policy,
     Request,
 )
-from assay.spec import DataError, RequestError
+from assay.spec import DataError, ProcessError, RequestError
 
 REASONS = 10  # as many as a screen takes; the report holds all
 OK, RUN_FAILED, REQUEST_WRONG, NOT_BLESSED = 0, 1, 2, 3
@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _show(arguments) if arguments.command == "show" else _evaluate(arguments)
     except RequestError as error:
         return _fail(error, REQUEST_WRONG)
-    except DataError as error:
+    except (DataError, ProcessError) as error:
         return _fail(error, RUN_FAILED)
     except Exception as error:
         logging.getLogger("assay").debug("the run failed", exc_info=True)

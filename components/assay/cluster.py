@@ -73,8 +73,11 @@ def _parse(variable: str, text: str) -> Task:
     cluster, own = record.get("cluster") or {}, record.get("task") or {}
     if not isinstance(cluster, dict) or not isinstance(own, dict):
         raise RequestError(f"{variable}: cluster and task have to be JSON objects")
+    for name, tasks in cluster.items():
+        if not isinstance(tasks, list):
+            raise RequestError(f"{variable}: cluster {name!r} is {tasks!r}; a list of addresses is needed")
     sizes = {kind: len(cluster[kind]) for kind in (*CHIEFS, *WORKERS) if cluster.get(kind)}
-    kind, index = own.get("type", ""), _index(variable, own)
+    kind, index = str(own.get("type", "")), _index(variable, own)
     if kind == "evaluator" or (sum(sizes.values()) <= 1 and kind in ("", *sizes)):
         return Task()  # TensorFlow's evaluator stands beside its cluster
     if kind not in sizes:
@@ -91,10 +94,9 @@ def _parse(variable: str, text: str) -> Task:
 
 
 def _index(variable: str, own: Mapping[str, Any]) -> int:
-    try:
-        index = int(own.get("index", 0))
-    except (TypeError, ValueError):
-        index = -1
+    given = own.get("index", 0)
+    # Some launchers write it as a text.
+    index = int(given) if str(given).isdigit() and not isinstance(given, bool) else -1
     if index < 0:
         raise RequestError(f"{variable}: task index {own.get('index')!r} is not a whole number")
     return index

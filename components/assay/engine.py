@@ -18,7 +18,7 @@ from assay.plan import plan as make_plan
 from assay.question import Question, ask
 from assay.request import Request
 from assay.shards import Shard
-from assay.spec import DataError, EvaluationSpec, ModelSpec, RequestError, SlicingSpec
+from assay.spec import EvaluationSpec, ModelSpec, ProcessError, RequestError, SlicingSpec
 from assay.state import State
 from assay.step import contributions, layout, rehearse
 
@@ -86,7 +86,8 @@ class Engine:
         per-replica batch; what the failed try had added up is gone with its variables.
 
         Raises:
-          DataError: the rows cannot be evaluated, or not in the memory there is.
+          DataError: the rows cannot be evaluated, by any process.
+          ProcessError: this one cannot, as its memory or storage is.
         """
         while True:
             if self._fold is None:
@@ -129,7 +130,7 @@ class Engine:
         self._fold = None  # and with it everything that lies on the devices but the models
         had = inputs.physical(self.batch_size)
         if had <= inputs.ROWS_MULTIPLE:
-            raise DataError(
+            raise ProcessError(
                 f"out of memory with {had} rows per replica, the smallest batch: {examples.reason(error)}"
             ) from error
         self.batch_size = min(self.batch_size, had) // 2

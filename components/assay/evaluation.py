@@ -76,9 +76,11 @@ def _run(request: Request, part: Part, progress: bool) -> Outcome | None:
     engine = Engine(request, spec, question)
     log.info("%s", engine.plan.route)
 
-    def begin() -> None:
-        part.writes = True
-        output.clear(request)
+    def begin(is_done: bool) -> None:
+        # Finished artifacts of this very evaluation are written again, each in its place, and never missing.
+        if not is_done:
+            part.writes = True
+            output.clear(request)
 
     def conclude(state: State, notes: Sequence[str]) -> Outcome:
         told = unique([engine.plan.route, *engine.notes, *notes])

@@ -14,15 +14,17 @@ from assay.examples import File, reason, unreadable
 from assay.inputs import prepare
 from assay.model import Model
 from assay.plan import Plan, input_name
-from assay.spec import DataError, SlicingSpec
+from assay.spec import DataError, ProcessError, SlicingSpec
 
 ROWS = 1024
 
 
-def explain(error: Exception, files: Sequence[File], plan: Plan, models: Sequence[Model]) -> DataError:
+def explain(
+    error: Exception, files: Sequence[File], plan: Plan, models: Sequence[Model]
+) -> DataError | ProcessError:
     """Returns the error that names the file and the record at which it stops.
 
-    Where no record does so by itself (too little memory, say), the error is told as it came.
+    Where no record does so by itself (storage that fails, say), it is one of this process, told as it came.
     """
     searched = () if isinstance(error, tf.errors.ResourceExhaustedError) else files
     for file in searched:
@@ -37,7 +39,7 @@ def explain(error: Exception, files: Sequence[File], plan: Plan, models: Sequenc
                 start += len(chunk)
         except tf.errors.OpError as problem:
             return unreadable(file, problem)
-    return DataError(f"evaluation failed: {reason(error)}")
+    return ProcessError(f"evaluation failed: {reason(error)}")
 
 
 def _problem(serialized: tf.Tensor, plan: Plan, models: Sequence[Model]) -> str:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import io
 import os
 import threading
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -124,8 +126,7 @@ def run(ledger: Ledger, request: Request, engine: Engine, options: Sequence[str]
     """
     # Workers may stand in another folder.
     ledger = Ledger(_absolute(ledger.folder), ledger.shards)
-    path = os.path.join(ledger.folder, MERGED)
-    storage.remove(path)
+    path = os.path.join(ledger.folder, f"{MERGED}-{uuid.uuid4().hex}")
     text = dataclasses.replace(
         request,
         examples=tuple(map(_absolute, request.examples)),
@@ -136,7 +137,7 @@ def run(ledger: Ledger, request: Request, engine: Engine, options: Sequence[str]
     ).to_json()
     known = ledger.failures()
     with _shared(text, engine):
-        pipeline = _pipeline(options)
+        pipeline = make_pipeline(options)
         # One chain: some runners (Dask) run only what was added last.
         (
             pipeline
@@ -148,8 +149,6 @@ def run(ledger: Ledger, request: Request, engine: Engine, options: Sequence[str]
         )
         try:
             _wait(pipeline.run())
-        except SystemExit as error:
-            raise _refusal(options, "one has a value that it cannot have") from error
         except Exception as error:
             for name in sorted(ledger.failures() - known):
                 raise DataError(ledger.failure(name)) from error
@@ -167,22 +166,26 @@ def _absolute(path: str) -> str:
     return path if not path or "://" in path else os.path.abspath(path)
 
 
-def _pipeline(options: Sequence[str]) -> beam.Pipeline:
-    """An empty pipeline; the runner is named beside the options, which Dask's hands on to its client."""
+def make_pipeline(options: Sequence[str]) -> beam.Pipeline:
+    """Returns an empty pipeline with these options.
+
+    Raises:
+      RequestError: there is no such runner, or an option has a value that it cannot have.
+    """
+    said = io.StringIO()
     try:
         parsed = PipelineOptions(list(options))
+        with contextlib.redirect_stderr(said):
+            parsed.get_all_options()  # now, and not when the pipeline is already running
+        # The runner is named beside the options, which Dask's hands on to its client.
         standard = parsed.view_as(StandardOptions)
         runner, standard.runner = standard.runner, None
         return beam.Pipeline(runner=runner, options=parsed)
     except ValueError as error:
-        raise _refusal(options, error) from error
-    except SystemExit as error:
-        raise _refusal(options, "one has a value that it cannot have") from error
-
-
-def _refusal(options: Sequence[str], why: object) -> RequestError:
-    """Beam's argument parser ends the process; it has told why on stderr, and may do so late."""
-    return RequestError(f"Beam does not take the options {' '.join(options)}: {why}")
+        why = str(error)
+    except SystemExit:  # of Beam's argument parser, which says why in the last line of its usage
+        why = said.getvalue().rpartition("error: ")[2].strip()
+    raise RequestError(f"Beam does not take the options {' '.join(options)}: {why}")
 
 
 def _wait(result: Any) -> None:

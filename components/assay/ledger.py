@@ -5,7 +5,7 @@
                        00007.lease-1    who works on it (`leases`)
                        failed-…         why a worker gave up for all
                        note-…           what the report should say of a worker
-                       done             the artifacts are written
+                       done-…           the artifacts of an output are written
 
 A shard has one file, whoever made it and however often: it cannot be counted twice. Host.
 """
@@ -29,7 +29,7 @@ from assay.state import State, from_bytes, to_bytes
 
 log = logging.getLogger("assay")
 
-LIST, DONE, STATE, FAILED, NOTE = "shards.json", "done", ".state", "failed-", "note-"
+LIST, DONE, STATE, FAILED, NOTE = "shards.json", "done-", ".state", "failed-", "note-"
 SLACK = 60.0  # seconds that clocks of several machines may be apart
 WAIT = 10.0  # seconds in which whoever creates a small file has written it
 
@@ -95,10 +95,13 @@ class Ledger:
         found = [name for name in storage.names(self.folder) if name.startswith(NOTE)]
         return sorted((storage.read(os.path.join(self.folder, n)) or b"").decode() for n in found)
 
-    @property
-    def done(self) -> str:
-        """The path of the file that tells that the artifacts are written."""
-        return os.path.join(self.folder, DONE)
+    def finish(self, seat: str, terms: str) -> None:
+        """Tells that the artifacts of an output are written, on these terms."""
+        storage.write_whole(os.path.join(self.folder, DONE + seat), terms)
+
+    def is_done(self, seat: str, terms: str) -> bool:
+        """Returns whether the artifacts of an output are written, on these terms."""
+        return storage.read(os.path.join(self.folder, DONE + seat)) == terms.encode()
 
     def _path(self, number: int) -> str:
         return os.path.join(self.folder, f"{number:05d}{STATE}")
@@ -191,12 +194,13 @@ def _void(folder: str, identity: Mapping[str, str], lease_seconds: float) -> Non
     import tensorflow as tf
 
     try:
-        other = json.loads(storage.read(os.path.join(folder, LIST)) or b"")["identity"]
-    except (json.JSONDecodeError, KeyError, TypeError, tf.errors.OpError):
+        other = dict(json.loads(storage.read(os.path.join(folder, LIST)) or b"")["identity"])
+    except (ValueError, KeyError, TypeError, tf.errors.OpError):
         return  # not one of ours
     differ = [name for name in identity if identity[name] != other.get(name)]
     names = storage.names(folder)
-    alive = [name for name in names if LEASE in name or DONE not in names]
+    is_done = any(name.startswith(DONE) for name in names)
+    alive = [name for name in names if LEASE in name or not is_done]
     renewed = 0.0
     for name in alive:
         try:

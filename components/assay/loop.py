@@ -267,7 +267,8 @@ def _add(more: dict[str, Any], sums: dict[str, Any]) -> None:
             grown[: len(sums[name])] += sums[name]
             sums[name] = grown
         else:
-            sums[name] = sums[name] + value
+            with np.errstate(over="ignore"):  # the fingerprint is a sum modulo 2**64
+                sums[name] = sums[name] + value
 
 
 def _replica() -> int:

@@ -35,6 +35,13 @@ class DataError(RuntimeError):
     """
 
 
+class ProcessError(RuntimeError):
+    """This process cannot go on, and another might: storage that fails, too little memory.
+
+    The command line ends with exit code 1.
+    """
+
+
 def unknown(what: str, name: str, known: Iterable[str], *, place: str = "") -> RequestError:
     """Returns the error for a name that is not among the known ones, nearest ones first."""
     names = sorted(set(known))

@@ -5,9 +5,13 @@ Runs on the host; decides, and leaves the doing to `engine`, `workers` and `flee
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import hashlib
 import logging
+import os
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -18,6 +22,7 @@ from assay.cluster import Part, Task
 from assay.engine import Engine
 from assay.examples import reason
 from assay.identity import identity
+from assay.leases import Leases
 from assay.ledger import Ledger
 from assay.progress import Progress
 from assay.request import Request
@@ -41,14 +46,14 @@ def spread(
     engine: Engine,
     part: Part,
     show: Progress,
-    begin: Callable[[], None],
+    begin: Callable[[bool], None],
     conclude: Callable[[State, Sequence[str]], Outcome],
 ) -> Outcome | None:
     """Returns what `conclude` makes of the State of all rows; None where another process does so.
 
     config: the normalised EvalConfig; own: this process's task; part: what it did, written down here;
-    begin: called before this process evaluates, where it is the one that will conclude; conclude: takes
-    the State and the notes of all processes.
+    begin: called before this process evaluates, where it is the one that will conclude, with whether the
+    artifacts of this very evaluation are there; conclude: takes the State and the notes of all processes.
 
     Raises:
       RequestError: the state folder cannot be used, or Beam cannot.
@@ -69,19 +74,25 @@ def spread(
         return state
 
     if not state_dir or (len(cut) == 1 and not is_shared and not by_beam):
-        begin()
+        begin(False)
         return conclude(functools.reduce(merge, map(evaluate, cut), State(engine.leaves)), ())
     if not is_shared and not execution.resume:
-        ledger.clear(state_dir)
+        try:
+            ledger.clear(state_dir)
+        except RequestError:
+            part.writes = False  # the output is that of the other evaluation, which works on it
+            raise
+    if by_beam:
+        _fleet().make_pipeline(execution.beam_options)
     book = _open(request, config, engine, cut)
     part.shards, part.found = len(book.shards), len(book.finished())
     if part.found:
         log.info("%d of %s found finished in %s", part.found, count(part.shards, "shard"), book.folder)
+    part.writes = part.writes and by_beam
     if by_beam:
-        begin()
-        outcome: Outcome | None = conclude(_fleet(request, engine, part, book), book.notes())
+        begin(False)
+        outcome: Outcome | None = conclude(_by_beam(request, engine, part, book), book.notes())
     else:
-        part.writes = False
 
         def evaluate_and_tell(shard: Shard) -> State:
             state = evaluate(shard)
@@ -91,16 +102,27 @@ def spread(
 
         outcome = workers.run(
             book,
+            workers.Output(
+                seat=_seat(request.report),
+                terms=repr(request.policy),
+                begin=begin,
+                resign=functools.partial(setattr, part, "writes", False),
+            ),
             evaluate_and_tell,
-            begin,
             lambda state: conclude(state, book.notes()),
-            functools.partial(setattr, part, "writes", False),
             is_chief=own.is_chief,
             lease_seconds=execution.lease_seconds,
         )
     if not is_shared:
-        ledger.clear(state_dir)
+        with contextlib.suppress(RequestError):  # a helper may still be there, and the next run clears
+            ledger.clear(state_dir)
     return outcome
+
+
+def _seat(output: str) -> str:
+    """Names an output: processes that write to one place have one chief; without any each is its own."""
+    place = output if "://" in output else os.path.abspath(output)
+    return f"chief-{hashlib.sha256(place.encode()).hexdigest()[:12] if output else uuid.uuid4().hex}"
 
 
 def _open(request: Request, config: Any, engine: Engine, cut: Sequence[Shard]) -> Ledger:
@@ -111,15 +133,21 @@ def _open(request: Request, config: Any, engine: Engine, cut: Sequence[Shard]) -
         raise RequestError(f"state_dir: {request.state_dir} cannot be used: {reason(error)}") from error
 
 
-def _fleet(request: Request, engine: Engine, part: Part, book: Ledger) -> State:
+def _fleet() -> Any:
     try:
         from assay import fleet
     except ImportError as error:
         raise RequestError(
             f"runner beam needs Apache Beam: pip install 'tfx-assay[beam]' ({error})"
         ) from error
+    return fleet
+
+
+def _by_beam(request: Request, engine: Engine, part: Part, book: Ledger) -> State:
     started = time.perf_counter()
-    state = fleet.run(book, request, engine, request.execution.beam_options)
+    with Leases(book.folder, request.execution.lease_seconds) as leases:
+        leases.take(f"beam-{uuid.uuid4().hex}")  # nobody wants it: a sign that the folder is in use
+        state: State = _fleet().run(book, request, engine, request.execution.beam_options)
     if not part.found:  # else some rows were found counted, and this is no speed
         part.add(time.perf_counter() - started, sum(state.rows_counted.values()))
     return state

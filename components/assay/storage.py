@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import uuid
 
+TRIES = 10
 PART = ".part"  # ends the name of a file that is still being written
 
 
@@ -43,11 +44,32 @@ def create(path: str, data: bytes) -> bool:
             return False
         write_whole(path, data)
         return read(path) == data
+    part = f"{path}.{uuid.uuid4().hex}{PART}"
     try:
-        with open(path, "xb") as handle:
+        with open(part, "wb") as handle:
             handle.write(data)
+        try:
+            os.link(part, path)  # there, whole, or not at all
+        except FileExistsError:
+            return False
+        except OSError:  # a file system without links
+            return _create_open(path, data)
+        return True
+    finally:
+        remove(part)
+
+
+def _create_open(path: str, data: bytes) -> bool:
+    try:
+        handle = open(path, "xb")  # noqa: SIM115
     except FileExistsError:
         return False
+    try:
+        with handle:
+            handle.write(data)
+    except BaseException:
+        remove(path)
+        raise
     return True
 
 
@@ -87,8 +109,10 @@ def remove_folder(path: str) -> None:
     """Removes a folder with all that it holds, if it is there; another process may be at it, too."""
     import tensorflow as tf
 
-    try:
-        tf.io.gfile.rmtree(path)
-    except tf.errors.NotFoundError:
-        if os.path.isdir(path):
-            remove_folder(path)
+    for _ in range(TRIES):
+        try:
+            tf.io.gfile.rmtree(path)
+            return
+        except tf.errors.NotFoundError:
+            if not tf.io.gfile.exists(path):
+                return

@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
-from assay import storage
 from assay.leases import BEATS, Leases
 from assay.ledger import Ledger
 from assay.shards import Shard
@@ -20,27 +20,39 @@ from assay.state import State, merge
 
 log = logging.getLogger("assay")
 
-CHIEF = "chief"
 MOST_POLL = 1.0  # seconds
 
 Outcome = TypeVar("Outcome")
 
 
+@dataclass(frozen=True)
+class Output:
+    """Where artifacts go, as far as the processes that share the work have to know.
+
+    seat: names it; of the processes with one seat one is the chief. terms: whatever a verdict depends on
+    besides the States. begin: called where this process is the chief, with whether the artifacts of this very
+    evaluation are there; resign: where it no longer is, because it was taken for dead.
+    """
+
+    seat: str
+    terms: str
+    begin: Callable[[bool], None]
+    resign: Callable[[], None]
+
+
 def run(
     ledger: Ledger,
+    output: Output,
     evaluate: Callable[[Shard], State],
-    begin: Callable[[], None],
     conclude: Callable[[State], Outcome],
-    resign: Callable[[], None],
     *,
     is_chief: bool | None,
     lease_seconds: float,
 ) -> Outcome | None:
     """Returns what `conclude` makes of all States on the chief; None in the other processes.
 
-    is_chief: None where nobody is named; then it is the first process to come and, should that die, the
-    next to notice. begin: called where this process is the chief, before it evaluates; resign: where it no
-    longer is, because it was taken for dead.
+    is_chief: None where nobody is named; then it is the first process to come with this output and,
+    should that die, the next to notice.
 
     Raises:
       DataError: the data cannot be evaluated, as this process or another one found; or the folder is gone.
@@ -53,42 +65,53 @@ def run(
             raise DataError(ledger.failure(name))
 
     with Leases(ledger.folder, lease_seconds) as leases:
-        chief = bool(is_chief)
+        chief, joined = bool(is_chief), False
         try:
             if is_chief is None:
-                chief = leases.take(CHIEF)
+                chief = leases.take(output.seat)
+            joined = True
             if chief:
-                begin()
-                storage.remove(ledger.done)
+                output.begin(ledger.is_done(output.seat, output.terms))
             while True:
                 _work(ledger, evaluate, leases, heed, poll)
                 if is_chief is None and not chief:
-                    # Ends once the chief has written, or in its place.
-                    while storage.read(ledger.done) is None and not (chief := leases.take(CHIEF)):
-                        heed()
-                        time.sleep(poll)
-                    if chief:
-                        log.info("the chief is gone; this process takes its place")
-                        begin()
-                if not chief or (is_chief is None and not leases.holds(CHIEF)):
-                    if chief:
-                        resign()
+                    chief = _succeed(ledger, output, leases, heed, poll)
+                elif is_chief is None and not leases.holds(output.seat):
+                    output.resign()
+                    chief = False
+                if not chief:
                     log.info("all shards are finished; the chief writes the artifacts")
                     return None
                 total = _merged(ledger)
                 if total is not None:
                     outcome = conclude(total)
-                    storage.write_whole(ledger.done, "done")
+                    ledger.finish(output.seat, output.terms)
                     return outcome
         except BaseException as error:
             if isinstance(error, Exception) and not ledger.exists():
-                if not chief:
+                if joined and not chief:
                     log.info("the evaluation is over; its state folder has been removed")
                     return None
                 raise DataError(f"{ledger.folder} was removed while it was in use") from error
-            if chief and is_chief is None and not leases.holds(CHIEF):
-                resign()
+            if chief and is_chief is None and not leases.holds(output.seat):
+                output.resign()
             raise
+
+
+def _succeed(ledger: Ledger, output: Output, leases: Leases, heed: Callable[[], None], poll: float) -> bool:
+    """Waits for the chief; returns whether it died and this process has taken its place."""
+    while not ledger.is_done(output.seat, output.terms):
+        heed()
+        if leases.take(output.seat):
+            # It may have finished between the look and the lease.
+            if ledger.is_done(output.seat, output.terms):
+                leases.release(output.seat)
+                return False
+            log.info("the chief is gone; this process takes its place")
+            output.begin(False)
+            return True
+        time.sleep(poll)
+    return False
 
 
 def _work(

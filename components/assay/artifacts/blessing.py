@@ -36,11 +36,13 @@ def write(folder: str, blessed: bool) -> None:
     import tensorflow as tf
 
     tf.io.gfile.makedirs(folder)
-    for name in FILES:
-        path = os.path.join(folder, name)
-        if tf.io.gfile.exists(path):
-            tf.io.gfile.remove(path)
-    with tf.io.gfile.GFile(os.path.join(folder, BLESSED_FILE if blessed else NOT_BLESSED_FILE), "w") as file:
+    there = [name for name in FILES if tf.io.gfile.exists(os.path.join(folder, name))]
+    wanted = BLESSED_FILE if blessed else NOT_BLESSED_FILE
+    if there == [wanted] and not tf.io.gfile.stat(os.path.join(folder, wanted)).length:
+        return  # never without a verdict, where the same one is written again
+    for name in there:
+        tf.io.gfile.remove(os.path.join(folder, name))
+    with tf.io.gfile.GFile(os.path.join(folder, wanted), "w") as file:
         file.write("")
 
 

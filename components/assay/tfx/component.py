@@ -129,17 +129,13 @@ def _refuse(slicing: Any, fairness: Any, module_file: Any, module_path: Any) -> 
         )
     if module_file is not None or module_path is not None:
         name = "module_file" if module_file is not None else "module_path"
-        raise RequestError(
-            f"{name}: custom_eval_shared_model and custom_extractors are not supported yet"
-        )
+        raise RequestError(f"{name}: custom_eval_shared_model and custom_extractors are not supported yet")
 
 
 def _splits(given: Any) -> Any:
     if isinstance(given, (data_types.RuntimeParameter, placeholder.Placeholder)):
         return given
-    if given is not None and (
-        isinstance(given, str) or not all(isinstance(name, str) for name in given)
-    ):
+    if given is not None and (isinstance(given, str) or not all(isinstance(name, str) for name in given)):
         raise RequestError(
             f"example_splits is {given!r}; give a list of split names, or one RuntimeParameter or "
             "placeholder that holds such a list as JSON text"

@@ -39,9 +39,7 @@ class Executor(stock.Executor):
             context.beam_pipeline_args = []
         super().__init__(context)
 
-    def Do(
-        self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: Mapping[str, Any]
-    ) -> None:
+    def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: Mapping[str, Any]) -> None:
         """Writes the output artifacts and sets the blessing's properties.
 
         Raises:
