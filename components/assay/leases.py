@@ -15,6 +15,7 @@ import socket
 import threading
 import time
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -55,14 +56,17 @@ class Leases:
         for name in list(self._held):
             self.release(name)
 
-    def take(self, name: str) -> bool:
+    def take(self, name: str, listing: Sequence[str] | None = None) -> bool:
         """Returns whether this process now holds the lease: it was free, or its owner is dead.
+
+        listing: the names in the folder, where the caller has just looked.
 
         Raises:
           OSError, tf.errors.OpError: the folder cannot be written.
         """
         with self._lock:
-            term = max(_terms(self._folder, name), default=0)
+            names = storage.names(self._folder) if listing is None else listing
+            term = max(_terms(names, name), default=0)
             if term and not self._is_dead(self._path(name, term)):
                 return False
             # The next term is created, never the last one overwritten: only one of two takers can.
@@ -73,13 +77,13 @@ class Leases:
 
     def holds(self, name: str) -> bool:
         """Returns whether a lease that this process took is still its own."""
-        return self._held.get(name) == max(_terms(self._folder, name), default=0)
+        return self._held.get(name) == max(_terms(storage.names(self._folder), name), default=0)
 
     def release(self, name: str) -> None:
         """Gives a lease back."""
         with self._lock:
             last = self._held.pop(name)
-            for term in _terms(self._folder, name):
+            for term in _terms(storage.names(self._folder), name):
                 if term <= last:
                     storage.remove(self._path(name, term))
 
@@ -94,8 +98,9 @@ class Leases:
         while not self._stop.wait(self._seconds / BEATS):
             try:
                 with self._lock:
+                    names = storage.names(self._folder)
                     for name, term in self._held.items():
-                        if term == max(_terms(self._folder, name), default=0):
+                        if term == max(_terms(names, name), default=0):
                             storage.write_whole(self._path(name, term), self._text())
             except Exception as error:  # storage that fails now may not fail in a second
                 log.warning("a lease in %s could not be renewed: %s", self._folder, error)
@@ -112,9 +117,9 @@ class Leases:
         return now - since > self._seconds or _is_gone(text)
 
 
-def _terms(folder: str, name: str) -> list[int]:
+def _terms(names: Sequence[str], name: str) -> list[int]:
     start = f"{name}{LEASE}"
-    ends = (found[len(start) :] for found in storage.names(folder) if found.startswith(start))
+    ends = (found[len(start) :] for found in names if found.startswith(start))
     return [int(end) for end in ends if end.isdigit()]
 
 

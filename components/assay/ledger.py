@@ -45,9 +45,9 @@ class Ledger:
         """Returns whether the folder is still there; another evaluation may have found it void."""
         return storage.read(os.path.join(self.folder, LIST)) is not None
 
-    def finished(self) -> set[int]:
-        """Returns the numbers of the shards whose State is there."""
-        found = set(storage.names(self.folder))
+    def finished(self, listing: Sequence[str] | None = None) -> set[int]:
+        """Returns the numbers of the shards whose State is there; listing: the names in the folder."""
+        found = set(storage.names(self.folder) if listing is None else listing)
         return {n for n in range(len(self.shards)) if os.path.basename(self._path(n)) in found}
 
     def save(self, number: int, state: State) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from assay import storage
 from assay.leases import BEATS, Leases
 from assay.ledger import Ledger
 from assay.shards import Shard
@@ -124,11 +125,13 @@ def _work(
     """Evaluates what can be leased, until every shard is finished."""
     while True:
         heed()
-        finished = ledger.finished()
+        # One look at the folder serves all shards: listing is slow on object stores.
+        listing = storage.names(ledger.folder)
+        finished = ledger.finished(listing)
         missing = [number for number in range(len(ledger.shards)) if number not in finished]
         if not missing:
             return
-        taken = next((number for number in missing if leases.take(_name(number))), None)
+        taken = next((number for number in missing if leases.take(_name(number), listing)), None)
         if taken is None:
             time.sleep(poll)
             continue
