@@ -6,6 +6,7 @@ of them some seconds; nothing else is shared.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import os
@@ -39,8 +40,9 @@ class Running:
         return self._process.exitcode
 
     def send_signal(self, number: int) -> None:
-        """Sends a signal."""
-        os.kill(self.pid, number)
+        """Sends a signal, unless it has ended."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, number)
 
     def wait(self, seconds: float) -> int | None:
         """Returns the exit code, None if it still runs after so long."""
