@@ -15,11 +15,11 @@ PACKAGE = ROOT / "components" / "assay"
 LAYERS = (
     ("spec", "text", "faults", "quiet", "storage"),
     ("request", "state", "values", "slicing", "protos", "examples", "model", "cluster", "leases"),
-    ("gate", "transform", "progress", "shards", "identity", "metrics.metric"),
+    ("gate", "curves", "transform", "progress", "shards", "identity", "metrics.metric"),
     tuple(f"metrics.{m}" for m in ("counts", "confusion", "calibration", "regression", "multiclass")),
     ("metrics", "report", "plan", "ledger"),
     ("finalize", "eval_config", "inputs", "show", "workers"),
-    ("artifacts.blessing", "artifacts.html", "artifacts.tfma"),
+    ("artifacts.blessing", "artifacts.html", "artifacts.tfma", "artifacts.kfp", "artifacts.vertex"),
     ("step", "explain", "artifacts.output"),
     ("accumulate",),
     ("loop", "question"),
@@ -39,10 +39,11 @@ FACES = ("", "artifacts")
 
 # Modules that are loaded before the data is looked at, or without it.
 LIGHT = (
-    "spec", "request", "text", "quiet", "state", "values", "gate", "report", "show", "protos", "finalize",
-    "eval_config", "metrics", "metrics.metric", "metrics.counts", "metrics.confusion", "metrics.calibration",
-    "metrics.regression", "metrics.multiclass", "question", "evaluation", "cluster", "api", "cli", "__main__",
-    "", "artifacts", "artifacts.blessing", "artifacts.html",
+    "spec", "request", "text", "quiet", "state", "values", "curves", "gate", "report", "show", "protos",
+    "finalize", "eval_config", "metrics", "metrics.metric", "metrics.counts", "metrics.confusion",
+    "metrics.calibration", "metrics.regression", "metrics.multiclass", "question", "evaluation", "cluster",
+    "api", "cli", "__main__", "", "artifacts", "artifacts.blessing", "artifacts.html", "artifacts.kfp",
+    "artifacts.vertex",
 )  # fmt: skip
 ONLY_IN = {
     "tfx": ("tfx.",),

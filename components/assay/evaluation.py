@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from assay import __version__, finalize
+from assay.artifacts import vertex
 from assay.cluster import Part, Task, task
 from assay.eval_config import normalise, read, to_spec
 from assay.gate import Evidence, Verdict, judge
@@ -63,6 +64,9 @@ def _run(request: Request, part: Part, progress: bool) -> Outcome | None:
     normal = normalise(config, has_baseline=bool(request.baseline))
     spec = to_spec(config, has_baseline=bool(request.baseline))
     question = ask(spec, spec.models)
+
+    if request.vertex:
+        vertex.check([b.metric.name for b in question.shown], request.vertex_kind)
 
     # TensorFlow from here on; what is above refuses a wrong config in milliseconds.
     from assay.artifacts import output
@@ -126,7 +130,7 @@ def _conclude(
     question, models = engine.question, engine.models
     baseline = next((m.spec.name for m in models if m.spec.is_baseline), "")
     weight_column = 1 if question.weighted and question.weighted[0] == 0 else 0
-    every = finalize.slice_values(state, question.bound, baseline, weight_column)
+    every = finalize.slice_values(state, question.bound, baseline, weight_column, question.shown)
     asked = [s for s in every if s.key or SlicingSpec() in spec.slices]
     slices, hidden = finalize.hide_small(asked, spec.min_slice_size)
     cross = finalize.cross_values(slices, spec.cross_slices)
@@ -188,8 +192,8 @@ def _conclude(
 
 def _withdraw(request: Request) -> None:
     """Removes what an earlier run left, so that a failed one leaves nothing that looks finished."""
-    folders = [f for f in (request.evaluation, request.blessing, request.report) if f]
-    if any("://" in f or os.path.exists(f) for f in folders):
+    places = [*request.folders, *filter(None, [request.vertex])]
+    if any("://" in place or os.path.exists(place) for place in places):
         with contextlib.suppress(Exception):  # the failure that led here is the one to tell
             with stderr_unless_it_fails():
                 from assay.artifacts import output

@@ -11,10 +11,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from assay.curves import thin
 from assay.metrics import Metric, Totals
 from assay.spec import OVERALL, CrossSlicingSpec, MetricKey, SliceKey
 from assay.state import WEIGHT, State, totals
-from assay.values import CalibrationBuckets, ConfusionMatrices, CrossSliceValues, SliceValues, Undefined
+from assay.values import (
+    CalibrationBuckets,
+    ConfusionMatrices,
+    CrossSliceValues,
+    Plot,
+    SliceValues,
+    Undefined,
+)
 
 LEAST_WEIGHT = 2.0 ** (32 * WEIGHT[-1]) * 1e9  # below it a WEIGHT column has fewer than nine digits a row
 
@@ -37,14 +45,15 @@ class Bound:
 
 
 def slice_values(
-    state: State, bound: Sequence[Bound], baseline_name: str, weight_column: int
+    state: State, bound: Sequence[Bound], baseline_name: str, weight_column: int, shown: Sequence[Bound] = ()
 ) -> list[SliceValues]:
     """Returns the values of every slice, overall first, then by key.
 
-    weight_column: the column of the examples leaf that holds the candidate's weight (0 for none).
+    weight_column: the column of the examples leaf that holds the candidate's weight (0 for none);
+    shown: what else is shown of the candidate.
     """
     return [
-        _one(state, key, bound, baseline_name, weight_column)
+        _one(state, key, bound, baseline_name, weight_column, shown)
         for key in sorted(state.slices, key=lambda k: (k != OVERALL, len(k), [_order(p) for p in k]))
     ]
 
@@ -57,33 +66,53 @@ def _order(part: tuple[str, bytes | int | float]) -> tuple[str, str, float, byte
 
 
 def _one(
-    state: State, key: SliceKey, bound: Sequence[Bound], baseline_name: str, weight_column: int
+    state: State,
+    key: SliceKey,
+    bound: Sequence[Bound],
+    baseline_name: str,
+    weight_column: int,
+    shown: Sequence[Bound],
 ) -> SliceValues:
     arrays = state.slices[key]
     examples = totals(state.layout[0], arrays[0])[0]
     rows = int(examples[0])
     sums: dict[int, np.ndarray] = {}
-    values: dict[MetricKey, float | Undefined] = {}
-    plots: dict[MetricKey, ConfusionMatrices | CalibrationBuckets] = {}
-    for item in bound:
+
+    def value_of(item: Bound) -> float | Undefined | Plot:
         if item.leaf is not None and item.leaf not in sums:
             sums[item.leaf] = totals(state.layout[item.leaf], arrays[item.leaf])
         found = np.zeros([0, 0]) if item.leaf is None else sums[item.leaf]
         invalid = 0 if item.invalid is None else int(examples[item.invalid])
         if invalid:
-            value: object = Undefined(_invalid_reason(state, invalid, rows, item.model))
-        elif item.weight and 0 < examples[item.weight] < rows * LEAST_WEIGHT:
-            value = Undefined("the example weights are too small to be summed to nine digits; scale them up")
-        else:
-            value = item.metric.formula(Totals(rows, float(examples[item.weight]), found))
+            return Undefined(_invalid_reason(state, invalid, rows, item.model))
+        if item.weight and 0 < examples[item.weight] < rows * LEAST_WEIGHT:
+            return Undefined("the example weights are too small to be summed to nine digits; scale them up")
+        return item.metric.formula(Totals(rows, float(examples[item.weight]), found))
+
+    values: dict[MetricKey, float | Undefined] = {}
+    plots: dict[MetricKey, Plot] = {}
+    for item in bound:
+        value = value_of(item)
         if isinstance(value, (ConfusionMatrices, CalibrationBuckets)):
             plots[item.key] = value
         elif isinstance(value, Undefined):
             values[item.key] = value
         else:
-            number = float(value)  # type: ignore[arg-type]
+            number = float(value)
             values[item.key] = number if math.isfinite(number) else Undefined(f"the formula gives {number}")
-    return SliceValues(key, rows, float(examples[weight_column]), with_diffs(values, baseline_name), plots)
+    return SliceValues(
+        key=key,
+        rows=rows,
+        weight=float(examples[weight_column]),
+        values=with_diffs(values, baseline_name),
+        plots=plots,
+        shown={item.metric.name: _few(key, value_of(item)) for item in shown},
+    )
+
+
+def _few(key: SliceKey, value: float | Undefined | Plot) -> float | Undefined | Plot:
+    # A thousand slices of ten thousand points each are more than a host should hold.
+    return thin(value) if key != OVERALL and isinstance(value, ConfusionMatrices) else value
 
 
 def _invalid_reason(state: State, invalid: int, rows: int, model: int) -> str:

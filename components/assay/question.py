@@ -5,13 +5,14 @@ Runs on the host, before any data is read.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from assay.finalize import Bound
 from assay.gate import Check
-from assay.metrics import build
+from assay.metrics import build, shown
 from assay.spec import EvaluationSpec, MetricKey, ModelSpec, RequestError
 
 
@@ -20,7 +21,8 @@ class Question:
     """A spec as the loop and the formulas need it.
 
     models: those that are evaluated, candidate first; sums: what the replicas add up; bound: every
-    metric of every model; checks: every threshold, on the candidate's keys.
+    metric of every model; checks: every threshold, on the candidate's keys; shown: what Kubeflow and
+    Vertex show of the candidate beside them.
     """
 
     models: Sequence[ModelSpec]
@@ -28,6 +30,7 @@ class Question:
     weighted: Sequence[int]
     bound: Sequence[Bound]
     checks: Sequence[Check]
+    shown: Sequence[Bound] = ()
 
 
 def ask(spec: EvaluationSpec, models: Sequence[ModelSpec]) -> Question:
@@ -78,19 +81,42 @@ def ask(spec: EvaluationSpec, models: Sequence[ModelSpec]) -> Question:
                 f"metric {wanted.class_name!r} has a threshold, and model_names leave out the candidate: "
                 "it would never be checked"
             )
-    sums = list(dict.fromkeys(s for _, _, s in found if s is not None))
-    bound = [
-        Bound(
+    beside = _shown(found)
+    sums = list(dict.fromkeys(s for _, _, s in (*found, *beside) if s is not None))
+
+    def bind(key: MetricKey, metric: Any, item: Any) -> Bound:
+        place = places[key.model_name]
+        return Bound(
             key=key,
             metric=metric,
             leaf=None if item is None else 1 + sums.index(item),
-            weight=1 + weighted.index(places[key.model_name]) if key.example_weighted else 0,
+            weight=1 + weighted.index(place) if key.example_weighted else 0,
             invalid=None if item is None else 1 + len(weighted) + sums.index(item),
-            model=places[key.model_name],
+            model=place,
         )
-        for key, metric, item in found
-    ]
-    return Question(ordered, sums, weighted, bound, list(dict.fromkeys(checks)))
+
+    return Question(
+        models=ordered,
+        sums=sums,
+        weighted=weighted,
+        bound=[bind(*item) for item in found],
+        checks=list(dict.fromkeys(checks)),
+        shown=[bind(*item) for item in beside],
+    )
+
+
+def _shown(found: Sequence[tuple[MetricKey, Any, Any]]) -> list[tuple[MetricKey, Any, Any]]:
+    """One of each name, of weighted sums where there are both."""
+    named: dict[str, tuple[MetricKey, Any, Any]] = {}
+    for key, _, item in sorted(found, key=lambda f: not f[0].example_weighted):
+        for metric in shown(item.statistics) if item is not None and item.model == 0 else ():
+            own = (
+                dataclasses.replace(key, name=metric.name),
+                metric,
+                dataclasses.replace(item, statistics=metric.statistics),
+            )
+            named.setdefault(metric.name, own)
+    return list(named.values())
 
 
 def _key(metric: Any, wanted: Any, model: ModelSpec) -> MetricKey:

@@ -93,7 +93,8 @@ class Request:
     """One evaluation: the same record for the command line, the TFX executor and Python.
 
     URIs are paths, artifact folders or globs; `eval_config` is tfma.EvalConfig JSON text.
-    `evaluation`, `blessing` and `report` are the folders to write.
+    `evaluation`, `blessing`, `report`, `metrics` and `classification_metrics` are the folders to write,
+    `vertex` the file for Vertex AI's import, of `vertex_kind` classification or regression; "" is none.
     """
 
     examples: tuple[str, ...]
@@ -108,6 +109,10 @@ class Request:
     schema: str = ""
     execution: Execution = field(default_factory=Execution)
     policy: Policy = field(default_factory=Policy)
+    metrics: str = ""
+    classification_metrics: str = ""
+    vertex: str = ""
+    vertex_kind: str = ""
 
     def __post_init__(self) -> None:
         if not self.examples:
@@ -116,6 +121,12 @@ class Request:
             raise RequestError("model is empty; name a SavedModel folder, a Model artifact or a .keras file")
         if not self.splits:
             raise RequestError("splits is empty; name at least one split")
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """The folders to write."""
+        every = (self.evaluation, self.blessing, self.report, self.metrics, self.classification_metrics)
+        return tuple(filter(None, every))
 
     @property
     def state_dir(self) -> str:

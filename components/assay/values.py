@@ -6,7 +6,7 @@ Runs on the host, on NumPy alone.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -57,6 +57,7 @@ class SliceValues:
 
     rows: examples in it, whatever their weight; weight: their summed weight, in the candidate's
     weight key. values: numbers, or why there is none, by key; diffs are candidate minus baseline.
+    shown: of the candidate, what Kubeflow and Vertex show, by the fixed names of `assay.metrics.shown`.
     """
 
     key: SliceKey
@@ -64,6 +65,7 @@ class SliceValues:
     weight: float
     values: Mapping[MetricKey, float | Undefined]
     plots: Mapping[MetricKey, Plot]
+    shown: Mapping[str, float | Undefined | Plot] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

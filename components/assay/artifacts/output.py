@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
 
 from assay import __version__
-from assay.artifacts import blessing, html, tfma
+from assay.artifacts import blessing, html, kfp, tfma, vertex
 from assay.examples import reason
 from assay.gate import Verdict
 from assay.report import Report, to_json
@@ -32,7 +32,7 @@ def prepare(request: Request) -> None:
     Raises:
       RequestError: one cannot be made.
     """
-    for folder in filter(None, (request.evaluation, request.blessing, request.report)):
+    for folder in filter(None, (*request.folders, os.path.dirname(request.vertex))):
         try:
             tf.io.gfile.makedirs(folder)
         except tf.errors.OpError as error:
@@ -41,10 +41,8 @@ def prepare(request: Request) -> None:
 
 def clear(request: Request) -> None:
     """Removes what an earlier run left in the output folders, so that a failed run shows nothing."""
-    stale = [
-        *(os.path.join(request.blessing, name) for name in blessing.FILES if request.blessing),
-        *(os.path.join(request.report, name) for name in ("report.json", "report.html") if request.report),
-    ]
+    stale = [os.path.join(request.blessing, name) for name in blessing.FILES if request.blessing]
+    stale.extend(_texts(request))
     if request.evaluation:
         exists = tf.io.gfile.exists(request.evaluation)
         names = tf.io.gfile.listdir(request.evaluation) if exists else []
@@ -57,19 +55,33 @@ def clear(request: Request) -> None:
 def write(
     request: Request, report: Report, verdict: Verdict, eval_config: Any, locations: Mapping[str, str]
 ) -> None:
-    """Writes ModelEvaluation, report.html, report.json and the blessing; folders "" are left out.
+    """Writes ModelEvaluation, the report, what Kubeflow and Vertex show, and the blessing.
 
-    What was written before a failure is removed again.
+    Folders and files "" are left out. What was written before a failure is removed again.
     """
     try:
         if request.evaluation:
             tfma.write(request.evaluation, report, verdict, eval_config, locations, __version__)
-        if request.report:
-            tf.io.gfile.makedirs(request.report)
-            write_whole(os.path.join(request.report, "report.html"), html.render(report, verdict))
-            write_whole(os.path.join(request.report, "report.json"), to_json(report, verdict))
+        for path, render in _texts(request).items():
+            tf.io.gfile.makedirs(os.path.dirname(path))
+            write_whole(path, render(report, verdict))
         if request.blessing:
             blessing.write(request.blessing, verdict.blessed)
     except BaseException:
         clear(request)
         raise
+
+
+def _texts(request: Request) -> dict[str, Callable[[Report, Verdict], str]]:
+    """The files of one text each, and what makes it."""
+    texts: dict[str, Callable[[Report, Verdict], str]] = {}
+    if request.report:
+        texts[os.path.join(request.report, "report.html")] = html.render
+        texts[os.path.join(request.report, "report.json")] = to_json
+    if request.metrics:
+        texts[os.path.join(request.metrics, kfp.METRICS)] = kfp.metrics_file
+    if request.classification_metrics:
+        texts[os.path.join(request.classification_metrics, kfp.CLASSIFICATION)] = kfp.classification_file
+    if request.vertex:
+        texts[request.vertex] = lambda report, _: vertex.to_json(report, request.vertex_kind)
+    return texts

@@ -71,6 +71,15 @@ def build(spec: MetricSpec) -> Metric:
     return factory(**given)
 
 
+def shown(statistics: Statistics) -> list[Metric]:
+    """Returns what Kubeflow and Vertex show of such sums, under fixed names, however a config names it.
+
+    `matrix`, `curve` (confusion matrices), `auc`, `auc_precision_recall`, `log_loss`,
+    `mean_squared_error`, `mean_absolute_error`; each takes the same sums, or a few more.
+    """
+    return [*confusion.shown(statistics), *regression.shown(statistics)]
+
+
 def _fits(value: Any, hint: Any) -> bool:
     """Whether a JSON value is of the type that an argument declares."""
     kinds = typing.get_args(hint)
@@ -94,4 +103,4 @@ def _names(hint: Any) -> str:
     return words.get(hint, str(hint))
 
 
-__all__ = ["CLASSES", "Metric", "Statistics", "Totals", "build"]
+__all__ = ["CLASSES", "Metric", "Statistics", "Totals", "build", "shown"]

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from assay.metrics.metric import Metric, Totals, one_each, ratio
+from assay.metrics.metric import Metric, Statistics, Totals, one_each, ratio
 from assay.spec import RequestError, unknown
 from assay.state import WEIGHT, Column
 from assay.values import ConfusionMatrices, Undefined
@@ -119,6 +119,24 @@ class ScoreHistogram:
         np.add.at(sums, interval, totals.sums)
         return _matrices(thresholds, sums)
 
+    def curve(self, totals: Totals) -> ConfusionMatrices | Undefined:
+        """Returns the confusion matrices of scores at or above 0, 1/N, …, 1, and of none at all.
+
+        The last one, which a curve needs to end at (0, 0), has no threshold in [0, 1]; it is given as 1.
+        """
+        one_class = _one_class(totals)
+        if one_class:
+            return one_class
+        thresholds = np.append(np.arange(self.buckets + 1) / self.buckets, 1.0)
+        return _matrices(thresholds, np.concatenate([totals.sums, np.zeros([1, 2])]))
+
+
+def _one_class(totals: Totals) -> Undefined | None:
+    positive, negative = totals.sums[:, POSITIVE].sum(), totals.sums[:, NEGATIVE].sum()
+    if positive and negative:
+        return None
+    return Undefined(f"no {'positive' if not positive else 'negative'} example")
+
 
 def interpolated(count: int) -> np.ndarray:
     """Returns `count` thresholds spread evenly over [0, 1], the ends moved out by 1e-7 (as Keras)."""
@@ -205,9 +223,9 @@ def auc(
     thresholds = interpolated(count)
 
     def formula(totals: Totals) -> float | Undefined:
-        positive, negative = totals.sums[:, POSITIVE].sum(), totals.sums[:, NEGATIVE].sum()
-        if not positive or not negative:
-            return Undefined(f"no {'positive' if not positive else 'negative'} example")
+        one_class = _one_class(totals)
+        if one_class:
+            return one_class
         m = statistics.matrices(totals, thresholds)
         if curve.upper() == "PR" and summation_method.lower() == "interpolation":
             return _pr_interpolated(m)
@@ -259,3 +277,14 @@ def confusion_matrix_plot(
     statistics = ScoreHistogram()
     thresholds = np.concatenate([[-1e-6], np.arange(num_thresholds + 1) / num_thresholds])
     return Metric(name, statistics, lambda totals: statistics.matrices(totals, thresholds))
+
+
+def shown(statistics: Statistics) -> list[Metric]:
+    """Returns `matrix` (of scores above 0.5), and of a histogram of scores `curve` and both areas."""
+    if not isinstance(statistics, (AtThresholds, ScoreHistogram)):
+        return []
+    half = AtThresholds((0.5,))
+    matrix = Metric("matrix", half, lambda totals: _one_class(totals) or half.matrices(totals))
+    if isinstance(statistics, AtThresholds):
+        return [matrix]
+    return [matrix, Metric("curve", statistics, statistics.curve), auc(), auc_precision_recall()]

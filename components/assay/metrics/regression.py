@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from assay.metrics.metric import Metric, one_each, scores
+from assay.metrics.metric import Metric, Statistics, one_each, scores
 from assay.spec import RequestError
 from assay.state import REAL, Column
 
@@ -97,3 +97,12 @@ def binary_crossentropy(
     if not 0.0 <= label_smoothing <= 1.0:
         raise RequestError(f"{name}: label_smoothing is {label_smoothing}; a number in [0, 1] is needed")
     return Metric(name, CrossEntropy(from_logits, float(label_smoothing)), lambda totals: totals.mean())
+
+
+def shown(statistics: Statistics) -> list[Metric]:
+    """Returns `mean_squared_error`, `mean_absolute_error` or `log_loss`, as the sums are."""
+    if isinstance(statistics, Error):
+        return [mean_squared_error() if statistics.power == 2 else mean_absolute_error()]
+    if isinstance(statistics, CrossEntropy) and not statistics.label_smoothing:
+        return [binary_crossentropy(name="log_loss", from_logits=statistics.from_logits)]
+    return []
