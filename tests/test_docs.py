@@ -128,7 +128,7 @@ def test_readme_component_example_builds_a_node():
     }
     (call,) = calls("DistributedEvaluator")
     node = eval(compile(ast.Expression(call), str(README), "eval"), names)
-    assert set(node.outputs) == {"evaluation", "blessing", "report"}
+    assert set(node.outputs) == {"evaluation", "blessing", "metrics", "classification_metrics", "report"}
 
 
 def modules() -> list[str]:

@@ -17,7 +17,7 @@ from tfx.types import channel_utils, standard_artifacts, standard_component_spec
 
 from assay.spec import RequestError
 from assay.tfx import DistributedEvaluator
-from assay.tfx.artifacts import HTML
+from assay.tfx.artifacts import HTML, ClassificationMetrics, Metrics
 from assay.tfx.component import DistributedEvaluatorSpec
 
 CONFIG = config_pb2.EvalConfig(model_specs=[config_pb2.ModelSpec(label_key="y")])
@@ -89,7 +89,8 @@ def test_the_spec_is_the_stock_spec_and_more():
         "policy",
     }
     assert set(DistributedEvaluatorSpec.INPUTS) - set(stock.INPUTS) == {"transform_graph"}
-    assert set(DistributedEvaluatorSpec.OUTPUTS) - set(stock.OUTPUTS) == {"report"}
+    ours = {"metrics", "classification_metrics", "report"}
+    assert set(DistributedEvaluatorSpec.OUTPUTS) - set(stock.OUTPUTS) == ours
     for kind in ("PARAMETERS", "INPUTS", "OUTPUTS"):
         for key, parameter in getattr(stock, kind).items():
             assert getattr(DistributedEvaluatorSpec, kind)[key] is parameter
@@ -100,9 +101,13 @@ def test_outputs():
     assert {key: c.type for key, c in outputs.items()} == {
         "evaluation": standard_artifacts.ModelEvaluation,
         "blessing": standard_artifacts.ModelBlessing,
+        "metrics": Metrics,
+        "classification_metrics": ClassificationMetrics,
         "report": HTML,
     }
-    assert HTML.TYPE_NAME == "system.HTML"
+    # The titles by which Kubeflow and Vertex know what they can show.
+    titles = [kind.TYPE_NAME for kind in (Metrics, ClassificationMetrics, HTML)]
+    assert titles == ["system.Metrics", "system.ClassificationMetrics", "system.HTML"]
 
 
 def test_execution_properties_are_written_as_the_stock_evaluator_writes_them():
@@ -240,6 +245,8 @@ def test_a_vertex_pipeline(tmp_path, spec_2_1):
     assert "title: tfx.ModelBlessing" in titles["blessing"]
     assert "title: tfx.ModelEvaluation" in titles["evaluation"]
     assert "title: system.HTML" in titles["report"]
+    assert "title: system.Metrics" in titles["metrics"]
+    assert "title: system.ClassificationMetrics" in titles["classification_metrics"]
 
     tasks = spec["root"]["dag"]["tasks"]
     parameters = tasks["second"]["inputs"]["parameters"]

@@ -9,7 +9,9 @@ from tfx.orchestration.kubeflow.v2 import compiler_utils
 from tfx.types import standard_artifacts
 
 from assay.tfx import container
-from assay.tfx.artifacts import HTML
+from assay.tfx.artifacts import HTML, ClassificationMetrics, Metrics
+
+from .fake_child import CLASSIFICATION, METRICS
 
 STORE = "projects/1/locations/us-central1/metadataStores/default/artifacts"
 
@@ -29,6 +31,8 @@ def invocation(root, examples, model, eval_config, baseline=None):
     kinds = {
         "evaluation": standard_artifacts.ModelEvaluation,
         "blessing": standard_artifacts.ModelBlessing,
+        "metrics": Metrics,
+        "classification_metrics": ClassificationMetrics,
         "report": HTML,
     }
     return {
@@ -96,6 +100,16 @@ def test_the_report_points_at_the_page(tmp_path, fake):
     assert (tmp_path / "report" / "report.html").is_file()
     (evaluation,) = written["evaluation"]["artifacts"]
     assert evaluation["uri"] == str(tmp_path / "evaluation")
+
+
+def test_metrics_are_plain_numbers_lists_and_records(tmp_path, fake):
+    fake("blessed")
+    written = run(invocation(tmp_path, "/e", "/m", "{}"))
+    (metrics,) = written["metrics"]["artifacts"]
+    # TFX signs every artifact with its version.
+    assert {n: v for n, v in metrics["metadata"].items() if n != "tfx_version"} == METRICS
+    (classification,) = written["classification_metrics"]["artifacts"]
+    assert {n: v for n, v in classification["metadata"].items() if n != "tfx_version"} == CLASSIFICATION
 
 
 @pytest.mark.parametrize("how", ["wrong", "failed"])

@@ -20,7 +20,7 @@ from tfx.types import standard_artifacts
 from assay.request import Execution, Policy, Request
 from assay.spec import RequestError
 from assay.tfx import executor
-from assay.tfx.artifacts import HTML
+from assay.tfx.artifacts import HTML, ClassificationMetrics, Metrics
 
 
 def artifact(kind, uri, number=0):
@@ -42,6 +42,8 @@ def outputs(root):
     kinds = {
         "evaluation": standard_artifacts.ModelEvaluation,
         "blessing": standard_artifacts.ModelBlessing,
+        "metrics": Metrics,
+        "classification_metrics": ClassificationMetrics,
         "report": HTML,
     }
     for name in kinds:
@@ -53,7 +55,7 @@ def listing(made):
     return {name: sorted(os.listdir(found[0].uri)) for name, found in made.items()}
 
 
-EMPTY = {"evaluation": [], "blessing": [], "report": []}
+EMPTY = {"evaluation": [], "blessing": [], "metrics": [], "classification_metrics": [], "report": []}
 PROPERTIES = {"eval_config": '{"metrics_specs": []}', "example_splits": "null"}
 
 
@@ -92,6 +94,8 @@ def test_every_input_reaches_the_request(tmp_path):
         evaluation=str(tmp_path / "evaluation"),
         blessing=str(tmp_path / "blessing"),
         report=str(tmp_path / "report"),
+        metrics=str(tmp_path / "metrics"),
+        classification_metrics=str(tmp_path / "classification_metrics"),
     )
 
 

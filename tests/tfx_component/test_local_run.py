@@ -198,6 +198,11 @@ def test_a_real_pipeline_promotes_a_good_model_and_not_a_bad_one(tmp_path, examp
     assert tfma.load_validation_result(evaluations[0].uri).validation_ok
     (report, _) = sorted(store.get_artifacts_by_type("system.HTML"), key=lambda a: a.id)
     assert {"report.html", "report.json"} <= set(os.listdir(report.uri))
+    (shown, _) = sorted(store.get_artifacts_by_type("system.Metrics"), key=lambda a: a.id)
+    numbers = {name: value.double_value for name, value in shown.custom_properties.items()}
+    assert (numbers["rows"], numbers["blessed"], numbers["example_count"]) == (200, 1, 200)
+    (matrix, _) = sorted(store.get_artifacts_by_type("system.ClassificationMetrics"), key=lambda a: a.id)
+    assert "confusionMatrix" in matrix.custom_properties
 
 
 @pytest.mark.slow
@@ -226,3 +231,8 @@ def test_a_real_evaluation_through_the_container_entry(tmp_path, examples, model
     assert metadata_written["blessed"] == 1
     assert metadata_written["current_model_id"].endswith("/artifacts/2")
     assert Path(written["report"]["artifacts"][0]["uri"]).read_text().startswith("<!")
+    shown = written["metrics"]["artifacts"][0]["metadata"]
+    # y is whether x > 0, and the score of x = 0 is exactly one half: not above it.
+    assert (shown["rows"], shown["blessed"], shown["binary_accuracy"]) == (200, 1, 199 / 200)
+    matrix = written["classification_metrics"]["artifacts"][0]["metadata"]["confusionMatrix"]
+    assert matrix["rows"] == [{"row": [100, 0]}, {"row": [1, 99]}]

@@ -1,4 +1,4 @@
-"""The TFX component: the stock Evaluator's inputs and outputs, and a report."""
+"""The TFX component: the stock Evaluator's inputs and outputs, and what Kubeflow and Vertex show."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tfx.utils import json_utils
 
 from assay.request import Execution, Policy, options
 from assay.spec import RequestError
-from assay.tfx.artifacts import HTML
+from assay.tfx.artifacts import HTML, ClassificationMetrics, Metrics
 from assay.tfx.executor import Executor
 
 STOCK = standard_component_specs.EvaluatorSpec
 
 
 class DistributedEvaluatorSpec(component_spec.ComponentSpec):
-    """The stock Evaluator's spec, and what is ours: transform_graph, execution, policy, report."""
+    """The stock Evaluator's spec; ours are transform_graph, execution, policy, metrics and report."""
 
     PARAMETERS: Mapping[str, component_spec.ExecutionParameter] = {
         **STOCK.PARAMETERS,
@@ -36,6 +36,8 @@ class DistributedEvaluatorSpec(component_spec.ComponentSpec):
     }
     OUTPUTS: Mapping[str, component_spec.ChannelParameter] = {
         **STOCK.OUTPUTS,
+        "metrics": component_spec.ChannelParameter(type=Metrics),
+        "classification_metrics": component_spec.ChannelParameter(type=ClassificationMetrics),
         "report": component_spec.ChannelParameter(type=HTML),
     }
     TYPE_ANNOTATION = STOCK.TYPE_ANNOTATION
@@ -45,7 +47,8 @@ class DistributedEvaluator(base_beam_component.BaseBeamComponent):
     """Evaluates a model under `tf.distribute` and says whether it may be promoted.
 
     Takes the stock Evaluator's arguments, in its order. Outputs: `evaluation` (ModelEvaluation),
-    `blessing` (ModelBlessing), `report` (a folder with report.html and report.json).
+    `blessing` (ModelBlessing), `metrics` and `classification_metrics` (shown by Kubeflow and Vertex),
+    `report` (a folder with report.html and report.json).
     A Beam component like the stock one, so that pipelines which give it Beam options need no
     change; the evaluation itself runs in a process of its own, without Beam.
     """
@@ -111,6 +114,8 @@ class DistributedEvaluator(base_beam_component.BaseBeamComponent):
                 policy=_options("policy", Policy, policy),
                 evaluation=types.Channel(type=standard_artifacts.ModelEvaluation),
                 blessing=types.Channel(type=standard_artifacts.ModelBlessing),
+                metrics=types.Channel(type=Metrics),
+                classification_metrics=types.Channel(type=ClassificationMetrics),
                 report=types.Channel(type=HTML),
             )
         )

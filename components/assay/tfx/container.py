@@ -17,7 +17,7 @@ from tfx.orchestration.kubeflow.v2 import compiler_utils
 from tfx.orchestration.kubeflow.v2.container import kubeflow_v2_run_executor
 from tfx.utils import name_utils
 
-from assay.tfx.artifacts import HTML
+from assay.tfx.artifacts import TYPES
 
 
 def main(flags: Any) -> None:
@@ -26,7 +26,8 @@ def main(flags: Any) -> None:
     Raises:
       Exception: whatever the executor raised; then there is no output file.
     """
-    compiler_utils.TITLE_TO_CLASS_PATH[HTML.TYPE_NAME] = name_utils.get_full_name(HTML)
+    for kind in TYPES:
+        compiler_utils.TITLE_TO_CLASS_PATH[kind.TYPE_NAME] = name_utils.get_full_name(kind)
     kubeflow_v2_run_executor.main(flags)
     outputs = json.loads(flags[0].json_serialized_invocation_args)["outputs"]
     if "report" in outputs.get("artifacts", {}):

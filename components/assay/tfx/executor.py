@@ -1,4 +1,4 @@
-"""Translates TFX artifacts into one request, and the verdict into the blessing's properties.
+"""Translates TFX artifacts into one request, and what was found into their properties.
 
 Runs wherever TFX runs the node; the evaluation itself runs in a child process.
 """
@@ -16,7 +16,7 @@ from tfx.components.util import examples_utils
 from tfx.dsl.io import fileio
 from tfx.types import artifact_utils
 
-from assay.artifacts import blessing
+from assay.artifacts import blessing, kfp
 from assay.request import Execution, Policy, Request, options
 from assay.spec import RequestError
 from assay.tfx import child
@@ -40,7 +40,7 @@ class Executor(stock.Executor):
         super().__init__(context)
 
     def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: Mapping[str, Any]) -> None:
-        """Writes the output artifacts and sets the blessing's properties.
+        """Writes the output artifacts and sets the properties of blessing and metrics.
 
         Raises:
           RequestError: the request is wrong.
@@ -50,6 +50,7 @@ class Executor(stock.Executor):
             request = translate(input_dict, output_dict, exec_properties, self._beam_options)
             child.evaluate(request)
             found = verdict(request)
+            _describe(output_dict)
         except BaseException:
             for artifacts in output_dict.values():
                 for artifact in artifacts:
@@ -105,6 +106,8 @@ def translate(
         evaluation=_uri(outputs, "evaluation"),
         blessing=_uri(outputs, "blessing"),
         report=_uri(outputs, "report"),
+        metrics=_uri(outputs, "metrics"),
+        classification_metrics=_uri(outputs, "classification_metrics"),
     )
 
 
@@ -114,8 +117,7 @@ def verdict(request: Request) -> Mapping[str, Any]:
     Raises:
       RuntimeError: the blessing folder holds no verdict, both, or the other one.
     """
-    with fileio.open(os.path.join(request.report, "report.json"), "r") as file:
-        found = json.load(file)["verdict"]
+    found = _json(request.report, "report.json")["verdict"]
     markers = [n for n in blessing.FILES if fileio.exists(os.path.join(request.blessing, n))]
     if markers != [blessing.BLESSED_FILE if found["blessed"] else blessing.NOT_BLESSED_FILE]:
         raise RuntimeError(
@@ -123,6 +125,21 @@ def verdict(request: Request) -> Mapping[str, Any]:
             f"says {'blessed' if found['blessed'] else 'not blessed'}"
         )
     return found
+
+
+def _describe(outputs: Artifacts) -> None:
+    """Puts what Kubeflow and Vertex show into the artifacts' properties."""
+    for artifact in outputs.get("metrics", ()):
+        for name, value in _json(artifact.uri, kfp.METRICS).items():
+            artifact.set_float_custom_property(name, float(value))
+    for artifact in outputs.get("classification_metrics", ()):
+        for name, value in _json(artifact.uri, kfp.CLASSIFICATION)["metadata"].items():
+            artifact.set_json_value_custom_property(name, value)
+
+
+def _json(folder: str, name: str) -> Any:
+    with fileio.open(os.path.join(folder, name), "r") as file:
+        return json.load(file)
 
 
 def _uri(artifacts: Artifacts, name: str) -> str:
