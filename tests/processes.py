@@ -7,6 +7,7 @@ of them some seconds; nothing else is shared.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import multiprocessing
 import os
@@ -24,13 +25,13 @@ _context.set_forkserver_preload(["assay.spread", "assay.cli", "assay.artifacts.o
 
 
 class Running:
-    """One `assay evaluate`, its output in a file."""
+    """One call of an entry's `main` in a process of its own, its output in a file."""
 
-    def __init__(self, arguments: Sequence[object], environ: Mapping[str, str]) -> None:
+    def __init__(self, entry: str, arguments: Sequence[object], environ: Mapping[str, str]) -> None:
         handle, self._out = tempfile.mkstemp(prefix="assay-test-")
         os.close(handle)
         self._process = _context.Process(
-            target=_command, args=([str(a) for a in arguments], dict(environ), self._out)
+            target=_command, args=(entry, [str(a) for a in arguments], dict(environ), self._out)
         )
         self._process.start()
         self.pid = self._process.pid
@@ -54,8 +55,8 @@ class Running:
         return Path(self._out).read_text("utf-8", "replace")
 
 
-def _command(arguments: Sequence[str], environ: Mapping[str, str], out: str) -> None:
-    """What the forked process does: the command line's `main`, as `python -m assay` would."""
+def _command(entry: str, arguments: Sequence[str], environ: Mapping[str, str], out: str) -> None:
+    """What the forked process does: the entry's `main`, as `python -m` would."""
     for name in CLUSTER:
         os.environ.pop(name, None)
     os.environ.update(environ)
@@ -63,14 +64,17 @@ def _command(arguments: Sequence[str], environ: Mapping[str, str], out: str) -> 
     for stream in (1, 2):
         os.dup2(handle, stream)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    from assay.cli import main
-
-    sys.exit(main(["evaluate", *arguments]))
+    sys.exit(importlib.import_module(entry).main(arguments))
 
 
 def start(arguments: Sequence[object], **environ: str) -> Running:
     """Starts `assay evaluate` in a process of its own; variables of a cluster come from `environ` alone."""
-    return Running(arguments, environ)
+    return Running("assay.cli", ["evaluate", *arguments], environ)
+
+
+def start_task(executor_input: Mapping[str, object], **environ: str) -> Running:
+    """Starts the entry of a KFP container in a process of its own."""
+    return Running("assay.kfp.entrypoint", ["--executor_input", json.dumps(executor_input)], environ)
 
 
 def end(process: Running, code: int | None = 0) -> str:

@@ -14,7 +14,8 @@ PACKAGE = ROOT / "components" / "assay"
 # A module imports from lower layers alone; modules of one layer know nothing of each other.
 LAYERS = (
     ("spec", "text", "faults", "quiet", "storage"),
-    ("request", "state", "values", "slicing", "protos", "examples", "model", "cluster", "leases"),
+    ("request", "state", "values", "slicing", "protos", "examples", "model", "cluster", "leases", "kfp.paths",
+     "kfp.task"),
     ("gate", "curves", "transform", "progress", "shards", "identity", "metrics.metric"),
     tuple(f"metrics.{m}" for m in ("counts", "confusion", "calibration", "regression", "multiclass")),
     ("metrics", "report", "plan", "ledger"),
@@ -29,9 +30,9 @@ LAYERS = (
     ("evaluation",),
     ("api",),
     ("cli", "tfx.artifacts", "tfx.child"),
-    ("__main__", "tfx.executor", "tfx.container"),
-    ("tfx.component",),
-    ("tfx",),
+    ("__main__", "tfx.executor", "tfx.container", "kfp.entrypoint"),
+    ("tfx.component", "kfp.component"),
+    ("tfx", "kfp"),
 )  # fmt: skip
 LAYER = {module: number for number, layer in enumerate(LAYERS) for module in layer}
 # Only these re-export: the package's own face, and folders without code of their own.
@@ -49,7 +50,7 @@ ONLY_IN = {
     "tfx": ("tfx.",),
     "apache_beam": ("tfx.", "fleet."),
     "ml_metadata": ("tfx.",),
-    "kfp": (),
+    "kfp": ("kfp.component.",),
     "tensorflow_model_analysis": (),  # protos.py takes its generated files by path
     "tensorflow_transform": (),
 }

@@ -10,7 +10,8 @@ import argparse
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from assay.quiet import stderr_unless_it_fails
 from assay.request import (
@@ -24,6 +25,9 @@ from assay.request import (
     Request,
 )
 from assay.spec import DataError, ProcessError, RequestError
+
+if TYPE_CHECKING:
+    from assay.evaluation import Outcome
 
 REASONS = 10  # as many as a screen takes; the report holds all
 OK, RUN_FAILED, REQUEST_WRONG, NOT_BLESSED = 0, 1, 2, 3
@@ -77,12 +81,18 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code; errors are one line on stderr."""
+    arguments = parse(sys.argv[1:] if argv is None else argv)
+    command = _show if arguments.command == "show" else _evaluate
+    return guarded(lambda: command(arguments))
+
+
+def guarded(command: Callable[[], int]) -> int:
+    """Runs a command with the log on stderr; returns its exit code, or that of its error."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(name)s: %(message)s")
     logging.getLogger("assay").setLevel(logging.INFO)
-    arguments = parse(sys.argv[1:] if argv is None else argv)
     try:
-        return _show(arguments) if arguments.command == "show" else _evaluate(arguments)
+        return command()
     except RequestError as error:
         return _fail(error, REQUEST_WRONG)
     except (DataError, ProcessError) as error:
@@ -101,14 +111,23 @@ def _fail(error: Exception, code: int) -> int:
 
 
 def _evaluate(arguments: argparse.Namespace) -> int:
+    request = _request(arguments)
+    outcome = evaluate(request)
+    if outcome is None:
+        return OK  # the chief says what came of it
+    print(f"{'BLESSED' if outcome.verdict.blessed else 'NOT_BLESSED'} {request.report}", flush=True)
+    return NOT_BLESSED if arguments.fail_on_not_blessed and not outcome.verdict.blessed else OK
+
+
+def evaluate(request: Request) -> Outcome | None:
+    """Runs the request with progress, logs what came of it, and returns it; as `assay.evaluation.run`."""
     from assay.evaluation import run
     from assay.text import count
 
-    request = _request(arguments)
     _load_tensorflow(request)
     outcome = run(request, progress=True)
     if outcome is None:
-        return OK  # the chief says what came of it
+        return None
     verdict = outcome.verdict
     log, execution = logging.getLogger("assay"), outcome.report.execution
     log.info(
@@ -127,8 +146,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     if len(verdict.reasons) > REASONS:
         rest = count(len(verdict.reasons) - REASONS, "further reason")
         log.info("not blessed: %s; see %s/report.html", rest, request.report.rstrip("/"))
-    print(f"{'BLESSED' if verdict.blessed else 'NOT_BLESSED'} {request.report}", flush=True)
-    return NOT_BLESSED if arguments.fail_on_not_blessed and not verdict.blessed else OK
+    return outcome
 
 
 def _load_tensorflow(request: Request) -> None:

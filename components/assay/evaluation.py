@@ -192,7 +192,7 @@ def _conclude(
 
 def _withdraw(request: Request) -> None:
     """Removes what an earlier run left, so that a failed one leaves nothing that looks finished."""
-    places = [*request.folders, *filter(None, [request.vertex])]
+    places = (*request.folders, *request.single_files)
     if any("://" in place or os.path.exists(place) for place in places):
         with contextlib.suppress(Exception):  # the failure that led here is the one to tell
             with stderr_unless_it_fails():

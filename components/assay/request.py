@@ -93,8 +93,9 @@ class Request:
     """One evaluation: the same record for the command line, the TFX executor and Python.
 
     URIs are paths, artifact folders or globs; `eval_config` is tfma.EvalConfig JSON text.
-    `evaluation`, `blessing`, `report`, `metrics` and `classification_metrics` are the folders to write,
-    `vertex` the file for Vertex AI's import, of `vertex_kind` classification or regression; "" is none.
+    `evaluation`, `blessing`, `report`, `metrics` and `classification_metrics` are the folders to write;
+    `page` is a file for one more copy of report.html, `vertex` one for Vertex AI's import, of
+    `vertex_kind` classification or regression; "" is none.
     """
 
     examples: tuple[str, ...]
@@ -111,6 +112,7 @@ class Request:
     policy: Policy = field(default_factory=Policy)
     metrics: str = ""
     classification_metrics: str = ""
+    page: str = ""
     vertex: str = ""
     vertex_kind: str = ""
 
@@ -127,6 +129,11 @@ class Request:
         """The folders to write."""
         every = (self.evaluation, self.blessing, self.report, self.metrics, self.classification_metrics)
         return tuple(filter(None, every))
+
+    @property
+    def single_files(self) -> tuple[str, ...]:
+        """The files to write that lie in folders of others."""
+        return tuple(filter(None, (self.page, self.vertex)))
 
     @property
     def state_dir(self) -> str:

@@ -32,7 +32,7 @@ def prepare(request: Request) -> None:
     Raises:
       RequestError: one cannot be made.
     """
-    for folder in filter(None, (*request.folders, os.path.dirname(request.vertex))):
+    for folder in filter(None, (*request.folders, *map(os.path.dirname, request.single_files))):
         try:
             tf.io.gfile.makedirs(folder)
         except tf.errors.OpError as error:
@@ -82,6 +82,8 @@ def _texts(request: Request) -> dict[str, Callable[[Report, Verdict], str]]:
         texts[os.path.join(request.metrics, kfp.METRICS)] = kfp.metrics_file
     if request.classification_metrics:
         texts[os.path.join(request.classification_metrics, kfp.CLASSIFICATION)] = kfp.classification_file
+    if request.page:
+        texts[request.page] = html.render
     if request.vertex:
         texts[request.vertex] = lambda report, _: vertex.to_json(report, request.vertex_kind)
     return texts
