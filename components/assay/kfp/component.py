@@ -60,7 +60,7 @@ def distributed_evaluator(image: str, vertex: str = "") -> Any:
         baseline_model: dsl.Input[dsl.Artifact] = None,
         transform_graph: dsl.Input[dsl.Artifact] = None,
         schema: dsl.Input[dsl.Artifact] = None,
-        example_splits: list[str] = ["eval"],  # noqa: B006
+        example_splits: list = ["eval"],  # noqa: B006
         strategy: str = "auto",
         batch_size: int = 1024,
         state_dir: str = "",
@@ -106,18 +106,18 @@ def distributed_evaluator(image: str, vertex: str = "") -> Any:
 
 @dsl.component(base_image="python", install_kfp_package=False)
 def local_evaluator(
-    examples: dsl.Input[dsl.Artifact],
-    model: dsl.Input[dsl.Artifact],
+    examples: str,
+    model: str,
     eval_config: str,
     evaluation: dsl.Output[dsl.Artifact],
     blessing: dsl.Output[dsl.Artifact],
     metrics: dsl.Output[dsl.Metrics],
     classification_metrics: dsl.Output[dsl.ClassificationMetrics],
     report: dsl.Output[dsl.HTML],
-    baseline_model: dsl.Input[dsl.Artifact] = None,
-    transform_graph: dsl.Input[dsl.Artifact] = None,
-    schema: dsl.Input[dsl.Artifact] = None,
-    example_splits: list[str] = ["eval"],  # noqa: B006
+    baseline_model: str = "",
+    transform_graph: str = "",
+    schema: str = "",
+    example_splits: list = ["eval"],  # noqa: B006
     strategy: str = "auto",
     batch_size: int = 1024,
     state_dir: str = "",
@@ -125,7 +125,10 @@ def local_evaluator(
     stale_baseline: str = "fail",
     slice_features: str = "raw",
 ) -> NamedTuple("Verdict", blessed=str, reason=str):  # type: ignore[misc, valid-type]
-    """Evaluates a model in this Python, as `distributed_evaluator` does in a container."""
+    """Evaluates a model in this Python, as `distributed_evaluator` does in a container.
+
+    Its inputs are paths: kfp.local of KFP 2.5 takes no input artifacts.
+    """
     # kfp runs this function's source in a module of its own, without the names above.
     from collections import namedtuple
 
@@ -157,7 +160,7 @@ def local_evaluator(
         "slice_features": slice_features,
     }
     task = Task(
-        inputs={name: Artifact(a.name, a.uri) for name, a in inputs.items() if a is not None},
+        inputs={name: Artifact("", uri) for name, uri in inputs.items() if uri},
         outputs={name: Artifact(a.name, a.uri) for name, a in outputs.items()},
         values=values,
         parameter_files={},
