@@ -63,10 +63,15 @@ def _pools() -> Any:
     return worker_pools(IMAGE, "example", helpers=3)
 
 
-def _component() -> list[Any]:
+def component() -> Any:
+    """Returns the ready component, without the second names under which older SDKs show its metrics."""
     from assay.kfp import distributed_evaluator
 
-    return documents(distributed_evaluator(COMPONENT_IMAGE))
+    (spec,) = documents(distributed_evaluator(COMPONENT_IMAGE))
+    for outputs in (spec["root"]["outputDefinitions"], spec["root"]["dag"]["outputs"]):
+        for name in [n for n in outputs["artifacts"] if n.startswith("distributed-evaluator-")]:
+            del outputs["artifacts"][name]
+    return spec
 
 
 EXAMPLES: dict[str, Callable[[], Any]] = {
@@ -89,7 +94,7 @@ def main() -> None:
     FOLDER.mkdir(exist_ok=True)
     for name, compiled in EXAMPLES.items():
         (FOLDER / f"{name}.json").write_text(text(compiled()), "utf-8")
-    COMPONENT.write_text(yaml.safe_dump_all(_component(), sort_keys=True), "utf-8")
+    COMPONENT.write_text(yaml.safe_dump(component(), sort_keys=True), "utf-8")
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ def test_compiles_to_the_golden_file(compiled, name):
 
 
 def test_the_ready_component_is_the_compiled_one():
-    assert list(yaml.safe_load_all(golden.COMPONENT.read_text("utf-8"))) == golden._component()
+    assert yaml.safe_load(golden.COMPONENT.read_text("utf-8")) == golden.component()
 
 
 def test_the_ready_component_can_be_loaded_and_used():
