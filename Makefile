@@ -1,6 +1,6 @@
 python := .venv/bin/python
 
-.PHONY: setup demo test lint bench mutants accelerator clean
+.PHONY: setup demo test lint bench mutants accelerator container-test clean
 
 setup:
 	@requirements/setup
@@ -27,6 +27,10 @@ accelerator: setup
 # Faults put in on purpose: each has to fail three tests at least.
 mutants: setup
 	@$(python) tests/mutants.py
+
+# The image, built where it is missing, and the whole test suite inside it.
+container-test:
+	@container/test whole
 
 clean:
 	rm -rf .venv .venv-tools build dist components/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

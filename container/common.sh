@@ -28,10 +28,14 @@ has_image() {
     esac
 }
 
-# The first Debian mirror in the host's apt configuration, or nothing.
-debian_mirror() {
-    apt-get indextargets --format '$(REPO_URI)' 'Identifier: Packages' 'Label: Debian' 2>/dev/null |
-        sed -n '1s#/*$##p' || true
+# Prints sources.list for Debian 13 by the mirrors in the host's apt configuration; nothing where it has none.
+debian_sources() {
+    local label suite mirror
+    while read -r label suite; do
+        mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Identifier: Packages' "Label: $label" 2>/dev/null |
+            sed -n 1p || true)
+        [[ -z $mirror ]] || echo "deb $mirror $suite main"
+    done <<<$'Debian trixie\nDebian-Security trixie-security'
 }
 
 pip_setting() {
@@ -46,27 +50,26 @@ pip_setting() {
 
 # Fills a folder with apt.conf, sources.list, pip.conf and ca.pem, as they look from /run/secrets in a container.
 write_secrets() {
-    local folder=$1 bundle index extra mirror
+    local folder=$1 bundle index extra
     bundle=${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}
     index=$(pip_setting index-url)
     index=${index:-${UV_DEFAULT_INDEX:-}}
     # Folders of this machine are not there in the container.
     extra=$(pip_setting extra-index-url | tr ' ' '\n' | grep -E '^https?:' | tr '\n' ' ' || true)
-    mirror=$(debian_mirror)
     (
         umask 022
         printf '[global]\ndisable-pip-version-check = true\nroot-user-action = ignore\ntimeout = 180\n' >"$folder/pip.conf"
         [[ -z $index ]] || printf 'index-url = %s\n' "$index" >>"$folder/pip.conf"
         [[ -z $extra ]] || printf 'extra-index-url = %s\n' "$extra" >>"$folder/pip.conf"
-        : >"$folder/apt.conf" && : >"$folder/sources.list" && : >"$folder/ca.pem"
+        : >"$folder/apt.conf" && : >"$folder/ca.pem"
+        debian_sources >"$folder/sources.list"
         if [[ -f $bundle ]]; then
             cp "$bundle" "$folder/ca.pem"
             echo 'cert = /run/secrets/ca.pem' >>"$folder/pip.conf"
             echo 'Acquire::https::CAInfo "/run/secrets/ca.pem";' >>"$folder/apt.conf"
         fi
-        if [[ -n $mirror ]]; then
-            echo "deb $mirror trixie main" >"$folder/sources.list"
-            echo 'Dir::Etc::SourceList "/run/secrets/sources.list";' >>"$folder/apt.conf"
+        if [[ -s $folder/sources.list ]]; then
+            echo 'Dir::Etc { SourceList "/run/secrets/sources.list"; SourceParts "-"; };' >>"$folder/apt.conf"
         fi
     )
 }

@@ -59,7 +59,10 @@ def surroundings() -> None:
     assert not found, f"the image holds {found}"
     installed = {d.metadata["Name"] for d in importlib.metadata.distributions()}
     assert "kfp" not in installed, "the image holds kfp"
-    said("assay, TFX, TensorFlow:", *(importlib.metadata.version(n) for n in ("tfx-assay", "tfx", "tensorflow")))
+    said(
+        "assay, TFX, TensorFlow:",
+        *(importlib.metadata.version(n) for n in ("tfx-assay", "tfx", "tensorflow")),
+    )
 
 
 def said(*words: object) -> None:
@@ -71,7 +74,9 @@ def inputs(folder: Path) -> tuple[Path, Path, Path]:
     """Returns an Examples artifact, a Model that ranks its rows rightly, and one that does not."""
     examples = folder / "examples"
     (examples / "Split-eval").mkdir(parents=True)
-    with tf.io.TFRecordWriter(str(examples / "Split-eval" / "data_tfrecord-00000-of-00001.gz"), "GZIP") as file:
+    with tf.io.TFRecordWriter(
+        str(examples / "Split-eval" / "data_tfrecord-00000-of-00001.gz"), "GZIP"
+    ) as file:
         for i in range(ROWS):
             feature = {
                 "x": tf.train.Feature(float_list=tf.train.FloatList(value=[i / ROWS - 0.4975])),
@@ -100,14 +105,17 @@ def inputs(folder: Path) -> tuple[Path, Path, Path]:
 def run(*arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
     """Runs a command and returns what it wrote; it must end with the code."""
     done = subprocess.run([str(a) for a in arguments], capture_output=True, text=True)
-    assert done.returncode == code, f"{arguments[:4]}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
+    assert done.returncode == code, (
+        f"{arguments[:4]}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
+    )
     return done
 
 
 def command(root: Path, examples: Path, model: Path, blessed: bool) -> None:
     """The `assay` command."""
     done = run(
-        "assay", "evaluate", "--examples", examples, "--model", model, "--eval-config", CONFIG, "--output", root
+        "assay", "evaluate", "--examples", examples, "--model", model,
+        "--eval-config", CONFIG, "--output", root,
     )  # fmt: skip
     verdict = "BLESSED" if blessed else "NOT_BLESSED"
     assert done.stdout == f"{verdict} {root}\n", done.stdout
@@ -211,7 +219,8 @@ def tfx(root: Path, examples: Path, model: Path, blessed: bool) -> None:
     }
     run(
         "python", "-m", "assay.tfx.container", "--executor_class_path", "assay.tfx.executor.Executor",
-        "--json_serialized_invocation_args", json.dumps(invocation), "--json_serialized_inputs_spec_args", "{}",
+        "--json_serialized_invocation_args", json.dumps(invocation),
+        "--json_serialized_inputs_spec_args", "{}",
     )  # fmt: skip
     output = launched(root / "task" / "executor_output.json")
     assert set(output.artifacts) == set(titles)
