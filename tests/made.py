@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-import assay
+from assay import api, evaluation
 from assay.request import Execution, Policy
 
 
@@ -104,9 +105,13 @@ def config(
 
 def evaluate(
     examples: Any, model: Any, eval_config: str, *, replicas: int = 1, batch: int = 64, **more: Any
-) -> assay.evaluate:
-    """Returns the outcome of an evaluation on so many logical CPU devices."""
-    return assay.evaluate(
+) -> Any:
+    """Returns the outcome of an evaluation on so many logical CPU devices.
+
+    shown: a folder for what Vertex and Kubeflow show, which makes the report hold it.
+    """
+    shown = more.pop("shown", None)
+    request = api.request(
         examples=[str(e) for e in examples] if isinstance(examples, (list, tuple)) else str(examples),
         model=str(model),
         eval_config=eval_config,
@@ -116,6 +121,15 @@ def evaluate(
         policy=more.pop("policy", Policy()),
         **{k: str(v) if isinstance(v, Path) else v for k, v in more.items()},
     )
+    if shown is not None:
+        folder, kind = shown
+        request = dataclasses.replace(
+            request,
+            classification_metrics=str(folder),
+            vertex=f"{folder}/vertex" if kind else "",
+            vertex_kind=kind,
+        )
+    return evaluation.run(request)
 
 
 def values(outcome: Any, key: Any = ()) -> dict[str, Any]:

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from assay import __version__, finalize
-from assay.artifacts import vertex
+from assay.artifacts import kfp, vertex
 from assay.cluster import Part, Task, task
 from assay.eval_config import normalise, read, to_spec
 from assay.gate import Evidence, Verdict, judge
-from assay.question import ask
+from assay.question import Question, ask
 from assay.quiet import stderr_unless_it_fails
 from assay.report import Report
 from assay.request import Request
@@ -130,7 +130,7 @@ def _conclude(
     question, models = engine.question, engine.models
     baseline = next((m.spec.name for m in models if m.spec.is_baseline), "")
     weight_column = 1 if question.weighted and question.weighted[0] == 0 else 0
-    every = finalize.slice_values(state, question.bound, baseline, weight_column, question.shown)
+    every = finalize.slice_values(state, question.bound, baseline, weight_column, _shown(request, question))
     asked = [s for s in every if s.key or SlicingSpec() in spec.slices]
     slices, hidden = finalize.hide_small(asked, spec.min_slice_size)
     cross = finalize.cross_values(slices, spec.cross_slices)
@@ -188,6 +188,13 @@ def _conclude(
     )
     output.write(request, report, verdict, config, {m.spec.name: m.uri for m in models})
     return Outcome(report, verdict)
+
+
+def _shown(request: Request, question: Question) -> Sequence[finalize.Bound]:
+    """What the artifacts asked for show beside the metrics: areas of a thousand slices take seconds."""
+    if request.vertex:
+        return question.shown
+    return [b for b in question.shown if request.classification_metrics and b.metric.name in kfp.SHOWN]
 
 
 def _withdraw(request: Request) -> None:

@@ -57,7 +57,8 @@ class SliceValues:
 
     rows: examples in it, whatever their weight; weight: their summed weight, in the candidate's
     weight key. values: numbers, or why there is none, by key; diffs are candidate minus baseline.
-    shown: of the candidate, what Kubeflow and Vertex show, by the fixed names of `assay.metrics.shown`.
+    shown: of the candidate, what Kubeflow and Vertex show, by the fixed names of `assay.metrics.shown`;
+    only as much as the artifacts asked for need.
     """
 
     key: SliceKey

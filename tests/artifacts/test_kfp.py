@@ -185,6 +185,7 @@ def test_an_evaluation_shows_what_scikit_learn_finds(tmp_path, rows):
             slices=[{}, {"featureKeys": ["country"]}],
             models=[{"labelKey": "label", "exampleWeightKey": "w"}],
         ),
+        shown=(tmp_path / "shown", "classification"),
     )
     shown = kfp.classification_metrics(outcome.report)
     y, s, w = weighted(rows)
@@ -205,7 +206,10 @@ def test_an_evaluation_shows_what_scikit_learn_finds(tmp_path, rows):
 
 def test_accuracy_alone_brings_the_matrix_and_no_curve(tmp_path, rows):
     outcome = made.evaluate(
-        made.examples(tmp_path / "x", rows), made.model(tmp_path / "m"), made.config("BinaryAccuracy")
+        made.examples(tmp_path / "x", rows),
+        made.model(tmp_path / "m"),
+        made.config("BinaryAccuracy"),
+        shown=(tmp_path / "shown", ""),
     )
     shown = kfp.classification_metrics(outcome.report)
     assert list(shown) == ["confusionMatrix"]
@@ -226,9 +230,17 @@ def test_a_baseline_and_other_names_do_not_change_what_is_shown(tmp_path, rows):
         made.model(tmp_path / "m"),
         config,
         baseline=made.model(tmp_path / "b", made.Parsing(factor=0.5)),
+        shown=(tmp_path / "shown", "classification"),
     )
     y, s, _ = weighted(rows)
     assert outcome.report.slices[0].shown["auc"] == pytest.approx(sk.roc_auc_score(y, s), abs=1e-12)
     assert set(kfp.metrics(outcome.report, outcome.verdict)) == {
         "rows", "blessed", "area", "area_baseline", "area_diff"
     }  # fmt: skip
+
+
+def test_nothing_is_computed_that_no_artifact_shows(tmp_path, rows):
+    """Areas under ten thousand points, for a thousand slices, would take longer than the evaluation."""
+    given = (made.examples(tmp_path / "x", rows), made.model(tmp_path / "m"), made.config("AUC"))
+    for shown, names in ((None, set()), ((tmp_path / "s", ""), {"curve", "matrix"})):
+        assert set(made.evaluate(*given, shown=shown).report.slices[0].shown) == names

@@ -42,11 +42,12 @@ def rows():
     ]
 
 
-def evaluated(tmp_path, rows, *metrics, **more):
+def evaluated(tmp_path, rows, *metrics, kind="classification"):
     return made.evaluate(
         made.examples(tmp_path / "x", rows),
         made.model(tmp_path / "m"),
-        made.config(*metrics, slices=[{}, {"featureKeys": ["country"]}, {"featureKeys": ["hour"]}], **more),
+        made.config(*metrics, slices=[{}, {"featureKeys": ["country"]}, {"featureKeys": ["hour"]}]),
+        shown=(tmp_path / "shown", kind),
     ).report
 
 
@@ -104,7 +105,7 @@ def test_slices_are_read_by_vertex_own_types(tmp_path, rows):
 
 
 def test_regression_is_what_scikit_learn_finds(tmp_path, rows):
-    report = evaluated(tmp_path, rows, "MeanSquaredError", "MeanAbsoluteError")
+    report = evaluated(tmp_path, rows, "MeanSquaredError", "MeanAbsoluteError", kind="regression")
     first, *others = json.loads(vertex.to_json(report, "regression"))["slicedMetrics"]
     y, s = np.array([r["label"] for r in rows]), np.array([r["score"] for r in rows])
     found = first["metrics"]["regression"]

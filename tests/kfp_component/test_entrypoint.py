@@ -78,6 +78,9 @@ def test_a_good_model_is_blessed_and_everything_is_there(tmp_path, given):
     assert {"metrics-00000-of-00001.tfrecord", "eval_config.json", "report.json"} <= set(
         listing(tmp_path / "evaluation")
     )
+    # kubeflow/pipelines#8230, #2593, #5302: nothing of KFP 1, and nothing beside what a cache keeps.
+    assert not list(tmp_path.rglob("mlpipeline-*"))
+    assert set(listing(tmp_path)) == {*tasks.OUTPUTS, "parameters", "task"}
     # kubeflow/kubeflow#7312: a link to a folder shows nothing.
     page = tmp_path / "report"
     assert page.is_file() and page.read_text().startswith("<!")

@@ -18,6 +18,7 @@ from assay.values import ConfusionMatrices, SliceValues, Undefined
 
 METRICS = "metrics.json"
 CLASSIFICATION = "classification_metrics.json"
+SHOWN = ("curve", "matrix")  # of what `assay.metrics.shown` offers
 
 # ML Metadata takes four megabytes a call, and people read a few dozen lines.
 SCALARS = 500
