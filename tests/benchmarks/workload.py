@@ -71,7 +71,8 @@ class Mlp(tf.Module):
         self.layers = []
         sizes = (FLOATS, 64, 32, 1)
         for fan_in, fan_out in itertools.pairwise(sizes):
-            weights = random.normal(size=[fan_in, fan_out]).astype(np.float32) / np.sqrt(fan_in)
+            # The type last: NumPy 2 makes float64 of float32 / sqrt.
+            weights = (random.normal(size=[fan_in, fan_out]) / np.sqrt(fan_in)).astype(np.float32)
             self.layers.append((tf.Variable(weights), tf.Variable(tf.zeros([fan_out]))))
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="examples")])
