@@ -22,7 +22,9 @@ def rates(curve: ConfusionMatrices) -> tuple[np.ndarray, np.ndarray]:
 
     Both classes have to be there.
     """
-    return curve.tp / (curve.tp + curve.fn), curve.fp / (curve.fp + curve.tn)
+    recall, fall_out = curve.tp / (curve.tp + curve.fn), curve.fp / (curve.fp + curve.tn)
+    # Weighted counts are rounded, so that a rate may come out a digit above 1.
+    return recall.clip(0.0, 1.0), fall_out.clip(0.0, 1.0)
 
 
 def table(matrix: ConfusionMatrices) -> list[list[float]]:

@@ -66,7 +66,8 @@ def _run(request: Request, part: Part, progress: bool) -> Outcome | None:
     question = ask(spec, spec.models)
 
     if request.vertex:
-        vertex.check([b.metric.name for b in question.shown], request.vertex_kind)
+        names = [b.metric.name for b in question.shown]
+        vertex.check(names, request.vertex_kind, has_overall=SlicingSpec() in spec.slices)
 
     # TensorFlow from here on; what is above refuses a wrong config in milliseconds.
     from assay.artifacts import output

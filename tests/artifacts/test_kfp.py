@@ -244,3 +244,19 @@ def test_nothing_is_computed_that_no_artifact_shows(tmp_path, rows):
     given = (made.examples(tmp_path / "x", rows), made.model(tmp_path / "m"), made.config("AUC"))
     for shown, names in ((None, set()), ((tmp_path / "s", ""), {"curve", "matrix"})):
         assert set(made.evaluate(*given, shown=shown).report.slices[0].shown) == names
+
+
+def test_rates_of_weighted_rows_stay_within_0_and_1(tmp_path):
+    rng = np.random.default_rng(9)
+    rows = [
+        {"label": float(i % 2), "score": float(s), "w": float(w)}
+        for i, (s, w) in enumerate(zip(rng.random(500), rng.random(500) / 3, strict=True))
+    ]
+    outcome = made.evaluate(
+        made.examples(tmp_path / "x", rows),
+        made.model(tmp_path / "m"),
+        made.config("AUC", models=[{"labelKey": "label", "exampleWeightKey": "w"}]),
+        shown=(tmp_path / "shown", ""),
+    )
+    for point in kfp.classification_metrics(outcome.report)["confidenceMetrics"]:
+        assert 0.0 <= point["recall"] <= 1.0 and 0.0 <= point["falsePositiveRate"] <= 1.0

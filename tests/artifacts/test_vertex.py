@@ -151,9 +151,14 @@ def test_weighted_counts_are_rounded():
 )
 def test_a_kind_without_metrics_is_refused_by_name(names, kind, message):
     with pytest.raises(RequestError, match=message):
-        vertex.check(names, kind)
+        vertex.check(names, kind, has_overall=True)
 
 
 def test_a_kind_with_metrics_passes():
-    vertex.check(["auc"], "classification")
-    vertex.check(["mean_squared_error"], "regression")
+    vertex.check(["auc"], "classification", has_overall=True)
+    vertex.check(["mean_squared_error"], "regression", has_overall=True)
+
+
+def test_without_the_overall_slice_there_is_nothing_to_import():
+    with pytest.raises(RequestError, match="slicing_specs leave out the overall slice"):
+        vertex.check(["auc"], "classification", has_overall=False)

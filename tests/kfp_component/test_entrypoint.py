@@ -169,6 +169,15 @@ def test_what_is_left_out_has_its_default(given):
     assert found.execution.batch_size == 1024 and found.execution.resume
 
 
+def test_what_is_null_is_not_given_and_a_type_may_be_a_schema(given):
+    record = tasks.executor_input("/out", inputs=given, values={"eval_config": CONFIG, "state_dir": None})
+    record["inputs"]["artifacts"]["model"]["artifacts"][0].update(type=None, name=None)
+    schema = {"instanceSchema": "title: google.RegressionMetrics\ntype: object\n"}
+    record["outputs"]["artifacts"]["vertex_metrics"] = {"artifacts": [{"uri": "/v", "type": schema}]}
+    found = entrypoint.request(entrypoint.read(json.dumps(record)))
+    assert (found.execution.state_dir, found.vertex_kind) == ("", "regression")
+
+
 def test_a_baseline_is_compared_and_named(tmp_path, given):
     baseline = made.model(tmp_path / "b", made.Parsing(factor=0.5))
     config = made.config(
@@ -270,6 +279,7 @@ def missing(name, path):
     return put(tasks.artifact(path), "inputs", "artifacts", name), path
 
 
+VALUES = ("inputs", "parameterValues")
 WRONG = {
     "no inputs": (drop("inputs"), "has no inputs"),
     "no outputs": (drop("outputs"), "has no outputs"),
@@ -284,6 +294,28 @@ WRONG = {
     ),
     "no blessing": (drop("outputs", "artifacts", "blessing"), "no output artifact 'blessing'"),
     "no reason": (drop("outputs", "parameters", "reason"), "no output parameter 'reason'"),
+    "a model that is a list": (put([1], "inputs", "artifacts", "model"), "has no model"),
+    "artifacts that are no list": (
+        put({"artifacts": {"uri": "/m"}}, "inputs", "artifacts", "model"),
+        "no list of artifacts for 'model'",
+    ),
+    "a URI that is a number": (
+        put({"artifacts": [{"uri": 7}]}, "inputs", "artifacts", "model"),
+        "no URI for artifact 'model'",
+    ),
+    "a parameter without a file": (
+        put({"outputFile": None}, "outputs", "parameters", "blessed"),
+        "no output parameter 'blessed'",
+    ),
+    "no overall slice for Vertex": (
+        lambda r: (
+            put(
+                tasks.artifact("/v", "google.ClassificationMetrics"), "outputs", "artifacts", "vertex_metrics"
+            )(r),
+            put(made.config("AUC", slices=[{"featureKeys": ["country"]}]), *VALUES, "eval_config")(r),
+        ),
+        "slicing_specs leave out the overall slice",
+    ),
     "no output file": (drop("outputs", "outputFile"), "no outputs.outputFile"),
     "another component's": (
         lambda r: (

@@ -23,13 +23,14 @@ MOST_PREDICTIONS = 2**31 - 1
 Shown = Mapping[str, float | Undefined | Plot]
 
 
-def check(names: Collection[str], kind: str) -> None:
+def check(names: Collection[str], kind: str, *, has_overall: bool) -> None:
     """Checks that what is shown of the candidate holds a metric of the kind. Before any data is read.
 
-    names: those of `assay.metrics.shown` that this evaluation has; kind: one of KINDS.
+    names: those of `assay.metrics.shown` that this evaluation has; kind: one of KINDS; has_overall:
+    whether the overall slice is asked for.
 
     Raises:
-      RequestError: the kind is unknown, or there is none.
+      RequestError: the kind is unknown, there is no such metric, or no overall slice.
     """
     if kind not in KINDS:
         raise unknown("vertex_kind", kind, KINDS)
@@ -38,6 +39,8 @@ def check(names: Collection[str], kind: str) -> None:
         raise RequestError(
             f"eval_config has no {kind} metric for Vertex AI; add one of {', '.join(sources.values())}"
         )
+    if not has_overall:
+        raise RequestError("slicing_specs leave out the overall slice, which Vertex AI needs; add {}")
 
 
 def to_json(report: Report, kind: str) -> str:

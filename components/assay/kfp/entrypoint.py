@@ -132,7 +132,9 @@ def request(task: Task) -> Request:
 
 
 def _value(task: Task, name: str, default: Any) -> Any:
-    value = task.values.get(name, default)
+    value = task.values.get(name)
+    if value is None:  # an optional parameter that the pipeline was not given
+        return default
     if isinstance(default, int) and isinstance(value, float) and value.is_integer():
         return int(value)  # a pipeline's numbers are doubles
     if not isinstance(value, type(default)):

@@ -6,6 +6,7 @@ Runs on the host, on the standard library alone.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -56,7 +57,7 @@ def read(text: str) -> Task:
         inputs=_artifacts(inputs),
         outputs=_artifacts(outputs),
         values=_dict(inputs, "parameterValues", missing={}),
-        parameter_files={name: str(_dict(files, name).get("outputFile", "")) for name in files},
+        parameter_files={name: str(_dict(files, name).get("outputFile") or "") for name in files},
         output_file=str(outputs.get("outputFile") or ""),
     )
     for kind, wanted, there in (
@@ -89,13 +90,23 @@ def _artifacts(side: Mapping[str, Any]) -> dict[str, Artifact]:
     """Those that are there, by name; an optional input that was not given has none."""
     found = {}
     for name, value in _dict(side, "artifacts", missing={}).items():
-        several = value.get("artifacts") if isinstance(value, dict) else None
-        if several is None or several == []:
+        several = _dict({name: value}, name).get("artifacts") or []
+        if not isinstance(several, list):
+            raise _foreign(f"no list of artifacts for {name!r}")
+        if not several:
             continue
         if len(several) > 1:
             raise RequestError(f"{name} has {len(several)} artifacts; one is evaluated")
         one = several[0]
-        if not isinstance(one, dict) or not one.get("uri"):
+        if not isinstance(one, dict) or not isinstance(one.get("uri"), str) or not one["uri"]:
             raise _foreign(f"no URI for artifact {name!r}")
-        found[name] = Artifact(one.get("name", ""), one["uri"], one.get("type", {}).get("schemaTitle", ""))
+        found[name] = Artifact(str(one.get("name") or ""), one["uri"], _title(one.get("type")))
     return found
+
+
+def _title(kind: Any) -> str:
+    """The title of a type that is given by it, or by a schema in YAML."""
+    if not isinstance(kind, dict):
+        return ""
+    in_schema = re.search(r"^title: *(\S+)", str(kind.get("instanceSchema") or ""), re.M)
+    return str(kind.get("schemaTitle") or (in_schema.group(1) if in_schema else ""))
