@@ -11,6 +11,7 @@ import tensorflow as tf
 import tf_keras
 from fleets import MULTI
 
+import assay
 from assay import loop
 from assay.request import Execution
 from assay.spec import RequestError
@@ -104,7 +105,7 @@ def test_adding_up_outside_of_run_is_refused_in_one_line():
 
 
 def spread(folder, text, **execution):
-    return made.assay.evaluate(
+    return assay.evaluate(
         examples=str(folder / "examples"),
         model=str(folder / "model"),
         eval_config=text,

@@ -10,6 +10,7 @@ import processes
 import pytest
 from fleets import MULTI, dask_cluster, dask_options
 
+import assay
 from assay.request import Execution
 
 METRICS = (
@@ -52,7 +53,7 @@ def given(tmp_path_factory):
 
 
 def in_this_process(given: Path, output: Path, **execution) -> None:
-    made.assay.evaluate(
+    assay.evaluate(
         examples=str(given / "examples"),
         model=str(given / "model"),
         eval_config=(given / "config.json").read_text(),

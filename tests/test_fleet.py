@@ -10,6 +10,7 @@ import sums
 from apache_beam.testing.util import assert_that, equal_to
 from fleets import MULTI, dask_cluster, dask_options
 
+import assay
 from assay import fleet, ledger
 from assay.fleet import MergeStates, StateCoder
 from assay.request import Execution
@@ -66,7 +67,7 @@ def given(tmp_path):
 
 
 def evaluate(given, *options: str, **more):
-    return made.assay.evaluate(
+    return assay.evaluate(
         examples=str(given / "examples"),
         model=str(given / "model"),
         eval_config=made.config(*METRICS),

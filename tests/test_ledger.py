@@ -10,6 +10,7 @@ import made
 import pytest
 import tensorflow as tf
 
+import assay
 from assay import engine, ledger, storage, workers
 from assay.leases import Leases
 from assay.request import Execution, Policy
@@ -109,7 +110,7 @@ def given(tmp_path):
 
 
 def evaluate(given, output, **execution):
-    return made.assay.evaluate(
+    return assay.evaluate(
         examples=str(given / "examples"),
         model=str(given / "model"),
         eval_config=made.config("MeanPrediction"),
@@ -129,7 +130,7 @@ def test_the_state_folder_may_lie_anywhere(given, place):
 
 def test_a_relative_state_folder_is_one_for_beam_too(given, monkeypatch):
     monkeypatch.chdir(given)
-    outcome = made.assay.evaluate(
+    outcome = assay.evaluate(
         examples="examples",
         model="model",
         eval_config=made.config("MeanPrediction"),
@@ -379,7 +380,7 @@ def test_other_terms_are_another_verdict(given, tmp_path):
     change = {"changeThreshold": {"direction": "HIGHER_IS_BETTER", "absolute": 0}}
     text = made.config({"className": "MeanPrediction", "threshold": change})
     for first_model, blessed in (("refuse", False), ("bless", True), ("refuse", False)):
-        outcome = made.assay.evaluate(
+        outcome = assay.evaluate(
             examples=str(given / "examples"),
             model=str(given / "model"),
             eval_config=text,

@@ -8,6 +8,7 @@ import processes
 import pytest
 import tensorflow as tf
 
+import assay
 from assay import engine, loop
 from assay.request import Execution
 from assay.spec import ProcessError
@@ -26,7 +27,7 @@ def given(tmp_path_factory):
 
 
 def evaluate(given, output, batch, replicas=1, **more):
-    return made.assay.evaluate(
+    return assay.evaluate(
         examples=str(given / "examples"),
         model=str(given / "model"),
         eval_config=CONFIG,

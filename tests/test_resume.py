@@ -13,6 +13,7 @@ import made
 import processes
 import pytest
 
+import assay
 from assay import ledger, storage
 from assay.request import Execution
 
@@ -38,7 +39,7 @@ def given(tmp_path_factory):
 
 def evaluate(given: Path, output: Path, **execution):
     """Evaluates in this process."""
-    return made.assay.evaluate(
+    return assay.evaluate(
         examples=str(given / "examples"),
         model=str(given / "model"),
         eval_config=CONFIG,
@@ -195,7 +196,7 @@ def test_what_changed_makes_the_state_void(given, tmp_path, caplog, monkeypatch,
         "output": str(tmp_path / "output"),
         "execution": Execution(strategy="one_device", state_dir=str(tmp_path / "state")),
     }
-    assert made.values(made.assay.evaluate(**call)) == {"mean_prediction": 0.5}
+    assert made.values(assay.evaluate(**call)) == {"mean_prediction": 0.5}
     expected = {"mean_prediction": 0.5}
     if what == "model":
         made.model(root / "model", made.Parsing(factor=0.5))
@@ -211,7 +212,7 @@ def test_what_changed_makes_the_state_void(given, tmp_path, caplog, monkeypatch,
     elif what == "schema":
         (tmp_path / "schema.pbtxt").write_text('feature { name: "other" type: INT }')
         call["schema"] = str(tmp_path / "schema.pbtxt")
-    outcome = made.assay.evaluate(**call)
+    outcome = assay.evaluate(**call)
     assert made.values(outcome) == expected
     assert outcome.report.execution["shards_found"] == 0
     assert f"is void: {what} has changed; it is removed" in caplog.text
